@@ -89,7 +89,7 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
         values, inverse = np.unique(column, return_inverse=True)
         if len(values) < 2:
             continue
-        # Renumber the groups after every column, so that codes stay below n · len(values) and
+        # Renumber the groups after every column, so that `code` stays below n · len(values) and
         # cannot overflow.
         code = group_of * len(values) + inverse
         _, first, group_of = np.unique(code, return_index=True, return_inverse=True)
@@ -107,7 +107,7 @@ def first_positions(values: I64, number: int) -> I64:
 
 
 def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
-    """Return the elements of `values` (m,) that are not in `marked`; each element is < `number`."""
+    """Return the elements of `values` (m,) that are not in `marked`; all are below `number`."""
     if not marked:
         return values
     is_kept = np.ones(number, np.bool_)

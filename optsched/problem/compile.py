@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
-"""The key of a task class: task shape, selecting terms, queue, topology label, reservations."""
+"""The key of a task class: shape, terms that select it, queue, topology label, reservations."""
 
 
 FEW_RESOURCES: Final = 32
@@ -46,9 +46,9 @@ FEW_RESOURCES: Final = 32
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
     """Compile a snapshot into a problem.
 
-    `previous` is the problem of an earlier snapshot that shares objects with `snapshot`. The run
-    time then depends on the number of changed objects. Apart from the resource columns, which the
-    problem inherits, `previous` does not affect the problem.
+    `previous` is the problem of an earlier snapshot that shares objects with `snapshot`. If
+    `previous` is given, the run time depends on the number of changed objects. Apart from the
+    resource columns, which the problem inherits, `previous` does not affect the problem.
     """
     if previous is not None and previous.snapshot is snapshot:
         return previous
@@ -193,9 +193,9 @@ def _mentioned_resources(snapshot: Snapshot, gang_columns: GangColumns) -> set[s
 def has_many_unused_resources(problem: Problem) -> bool:
     """Return whether gangs and queues mention less than half of the problem's resources.
 
-    A problem inherits the resource columns of the previous problem, some of which may have been
-    requested only by pods that no longer exist. Each resource column costs memory per node, queue
-    and task class.
+    A problem inherits the resource columns of the previous problem. Some of these resources may
+    have been requested only by pods that no longer exist. Each resource column costs memory per
+    node, queue and task class.
     """
     if len(problem.resources) <= FEW_RESOURCES:
         return False

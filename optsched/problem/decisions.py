@@ -114,9 +114,9 @@ def count_nominations(problem: Problem, gang: int, node_of: I64) -> Nominations:
 def nominated_amounts(problem: Problem) -> I64:
     """Return the amount (Q, R) that nominated tasks may still add to each queue's usage.
 
-    The requests of the nominated tasks of undecided and placed gangs are summed by queue. Amounts
-    that decided gangs already hold (`QueueArrays.gained`) are subtracted. Nominations to nodes that
-    do not exist or are not ready do not count.
+    The result sums the requests of nominated tasks by queue, for undecided gangs and for placed
+    gangs. Amounts that decided gangs already hold (`QueueArrays.gained`) are subtracted.
+    Nominations to nodes that do not exist or are not ready do not count.
     """
     amounts = np.zeros((len(problem.queues.names), len(problem.resources)), np.int64)
     named = _list_nominated_tasks(problem)

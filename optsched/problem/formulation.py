@@ -14,8 +14,8 @@ are:
 
 Distributing the placed tasks round-robin over the started gangs always gives each gang a valid
 number of tasks. For any range of consecutive entries, the numbers of placed tasks of two gangs then
-differ by at most one. So if the average over the gangs reaches a minimum, every gang reaches the
-minimum.
+differ by at most one. So if the average number of placed tasks per gang reaches a minimum, every
+gang reaches this minimum.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Formulation:
             self.model.add_limit(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
-        """Return the amount of a resource that victims in the queues of a mask (Q,) release."""
+        """Return how much of a resource the victims in the queues of a mask (Q,) release."""
         if self.victims is None:
             return Expression.of([], [])
         chosen = np.append(member, False)[self.victims.queue_of]
@@ -324,9 +324,10 @@ class Demand:
 class Choices:
     """Variables and rows of the aggregated model that place gangs in network domains.
 
-    For a gang class h, or a subgroup of its gangs, v[h, d] counts the gangs of the class whose
-    tasks are all in domain d. Any two domains of a forest are nested or disjoint. By Hall's theorem
-    (1935), all tasks fit on nodes of their domains if and only if, for every domain e,
+    For a gang class h, v[h, d] counts the gangs whose tasks are all in domain d. If a subgroup
+    chooses, only the tasks of the subgroup have to be in domain d. Any two domains of a forest are
+    nested or disjoint. By Hall's theorem (1935), all tasks fit on nodes of their domains if and
+    only if, for every domain e,
 
         Σ_{d ⊆ e} tasks restricted to d ≤ supply of the nodes of e
 
@@ -572,7 +573,7 @@ class GangNodes:
         return found
 
     def values(self, node_of: I64) -> tuple[I64, I64]:
-        """Return all variables w (m,), and their values (m,) for task nodes `node_of` (T,)."""
+        """Return all variables w (m,), and their values (m,) if task t is on node `node_of[t]`."""
         problem, classes = self._form.problem, self._form.gangs
         value = np.zeros(self.variables.shape, np.int64)
         for f in np.flatnonzero(self.gang_of >= 0).tolist():
@@ -583,10 +584,10 @@ class GangNodes:
         return self.variables[there], value[there]
 
     def add_domain_rows(self, choices: Choices) -> None:
-        """Add rows that keep tasks counted by variables w in the domains that their gangs choose.
+        """Add rows that keep tasks with variables w within the domains of their gangs.
 
         A gang without variables w may choose a domain for tasks of the same class. Further rows
-        limit its tasks to the part of the domain's supply that the variables w do not use.
+        limit the tasks of such a gang to the part of the domain's supply that no variable w uses.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

@@ -84,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return these rows, and one row expression ≥ value for each pair in `held`."""
+        """Return these rows with a new row for each pair in `held`: expression ≥ value."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]

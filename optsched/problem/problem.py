@@ -104,7 +104,7 @@ class GangShapes:
 
     @property
     def num_tasks(self) -> I64:
-        """The number (S,) of pending tasks of each gang shape."""
+        """The number of pending tasks of each gang shape, shape (S,)."""
         ends = np.concatenate([[0], np.cumsum(self.count)])
         tasks: I64 = ends[self.start[1:]] - ends[self.start[:-1]]
         return tasks
@@ -219,7 +219,7 @@ class Problem:
         return tuple(chain.from_iterable(row.pending for row in listed))
 
     def task(self, index: int) -> Task:
-        """Return the pending task with an index on axis T."""
+        """Return the pending task with the given index on axis T."""
         gang = int(self.gang_of[index])
         return self.rows[gang].pending[index - int(self.task_start[gang])]
 
@@ -230,7 +230,7 @@ class Problem:
 
     @cached_property
     def total(self) -> I64:
-        """The sum (R,) of the allocatable amounts of all nodes; read-only."""
+        """The total allocatable amounts of all nodes, shape (R,); read-only."""
         offered: I64 = self.allocatable.sum(axis=0)
         frozen(offered)
         return offered

@@ -52,7 +52,7 @@ class QueueTree:
         return [tier[self.parent_of[tier] >= 0] for tier in tiers]
 
     def summed_up(self, amounts: I64) -> I64:
-        """Return the sum (Q, R) of `amounts` (Q, R) over each queue and its descendants."""
+        """Return `amounts` (Q, R), summed over each queue and its descendants."""
         total = amounts.copy()
         for tier in self._tiers:
             np.add.at(total, self.parent_of[tier], total[tier])

@@ -312,7 +312,7 @@ def build_relations(
     ports: tuple[HostPort, ...],
     coming: Coming | None = None,
 ) -> Relations:
-    """Count the residents and decided tasks on each node that match terms or bind host ports."""
+    """For each node, count the residents and decided tasks that match terms or bind host ports."""
     # Terms that pending tasks carry come first (`find_terms`).
     matcher = TermMatcher(terms_of_pending(terms))
     selected = np.zeros((len(terms), len(nodes)), np.int64)

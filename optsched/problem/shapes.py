@@ -204,7 +204,7 @@ class GangShape:
         Groups of equal pending tasks, in the order of their first tasks.
     sequence
         (entry index, number of tasks) pairs, one per run of equal tasks in task order. The numbers
-        of tasks of an entry add up to the task count of the entry.
+        of an entry add up to the entry's task count.
     need
         Number of tasks that must start together; 0 if the gang has started.
     need_role

@@ -81,7 +81,7 @@ class Forest:
         return nodes
 
     def sums(self, values: I64) -> I64:
-        """Return the sums (D, …) of `values` (N, …) over the nodes in each domain."""
+        """Return `values` (N, …), summed over the nodes in each domain (D, …)."""
         order, begin, end = self._in_preorder
         before = np.zeros((len(values) + 1, *values.shape[1:]), np.int64)
         np.cumsum(values[order], axis=0, out=before[1:])
@@ -110,7 +110,7 @@ class Forest:
         return self.meet(int(leaves.min()), int(leaves.max()))
 
     def meet(self, one: int, other: int) -> int:
-        """Return the lowest domain that contains both domains."""
+        """Return the lowest domain that contains both given domains."""
         first, last = min(one, other), max(one, other)
         return next(d for d in self.upwards(first) if last < self.end[d])
 
@@ -187,7 +187,7 @@ class TopologyArrays:
         frozen(self.cell_of)
 
     def forest(self, bound: Bound) -> Forest:
-        """Return the forest of the domains in a bound."""
+        """Return the forest to which the domains of a bound belong."""
         return self.forests[bound.forest]
 
 

@@ -317,7 +317,7 @@ def _exclude_final_gangs(
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
     # Gangs whose placements depend on final gangs are final too, unless `fix_decisions` applies the
-    # rule that ties them.
+    # rule that ties these gangs.
     tied = {
         rule.name: np.array(
             [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_

@@ -1,9 +1,9 @@
 """A level model over node classes that starts gangs by moving as few running tasks as possible.
 
 In the what-if problem, every movable task is pending. A movable task may stay on its present node
-or move to another node. Tasks that stay form separate task classes that fit only the present node.
-The number of interchangeable tasks that stay on a node is at most the number that run there now.
-`read_solution` decodes a solution into moves and the nodes of all tasks.
+or move to another node. Tasks that stay form separate task classes, which fit only on the present
+nodes of these tasks. The number of interchangeable tasks that stay on a node is at most the number
+that run there now. `read_solution` decodes a solution into moves and the nodes of all tasks.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def encode(
     lower[numbers] = np.maximum(lower[numbers], hint[numbers])
     upper[numbers[is_fixed]] = hint[numbers[is_fixed]]
     none = np.zeros(len(stay), np.int64)
-    # The number of staying tasks of a kind is at most their number in the nodes' configurations.
+    # The number of staying tasks of a kind is at most the number that the nodes' configurations
+    # contain.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, form, copies, stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -197,7 +198,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Add rows that limit requesting gangs to their minimums, so that no task moves for growth."""
+    """Add rows that limit requesting gangs to their minimums, so that fewer tasks have to move."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -329,7 +330,7 @@ def read_solution(
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """Return the tasks (N, C' + M) on each node, counted by class copy and by kind of staying task.
+    """Return the tasks (N, C' + M) on each node by task class (or copy) and kind of staying task.
 
     Each configuration (the tasks on one node) is assigned to a node of its class. The nodes whose
     tasks are the cheapest to move get the configurations that keep the fewest tasks.

@@ -32,9 +32,9 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
     """Return a mask (V,) of the running tasks that may move so that pending gangs can start.
 
-    `requesting` (G,) is the mask of these gangs, which have equal priority, and `priority` (G,) the
-    priority of each gang. Tasks may not move if they depend on other pods, or on devices or volumes
-    of one node: the model over node classes cannot represent such moves.
+    `requesting` (G,) is the mask of the pending gangs, which have equal priority. `priority` (G,)
+    is the priority of each gang. Tasks may not move if they depend on other pods, or on devices or
+    volumes of one node: the model over node classes cannot represent such moves.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
@@ -165,7 +165,7 @@ class Movables:
         frozen(*vars(self).values())
 
     def on_node(self, num_nodes: int) -> I64:
-        """Return the number (N, M) of movable tasks of each kind on each node."""
+        """Return how many movable tasks of each kind are on each node, shape (N, M)."""
         table = np.zeros((num_nodes, len(self.count)), np.int64)
         np.add.at(table, (self.node, self.kind), 1)
         return table

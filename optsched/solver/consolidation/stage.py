@@ -1,8 +1,8 @@
 """Find running tasks to move so that gangs can start despite fragmented idle capacity.
 
 The search treats all gangs of one priority together, starting with the highest priority. A gang
-that is placed without moves stays placed. The gang may get other nodes, because its pods do not run
-yet.
+that is placed without moves stays placed. Such a gang may get other nodes, because its pods do not
+run yet.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class _PriorityPass:
         self._settings = settings
 
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
-        """Return the moves for the requesting gangs, or no moves if none of them could start.
+        """Return the moves for the requesting gangs, or no moves if no gang could start.
 
         The first model moves only tasks that can move without the rest of their gang. The second
         model also moves entire gangs. The second model takes longer and may reach the time limit,
@@ -249,7 +249,7 @@ class _PriorityPass:
     # --- what-if ---------------------------------------------------------------------------------
 
     def _build_what_if(self, may: Bool, requesting: Bool, priority: I64) -> WhatIf | None:
-        """Return the what-if problem with movable tasks pending, or None if no task can move."""
+        """Return the what-if problem with pending movable tasks, or None if no task can move."""
         for _ in range(_TRIES):
             if not may.any():
                 return None
@@ -337,7 +337,7 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The result of one model: the moves, the improvement of each gang level, and a bound.
+    """The result of one model: the moves, the improvement of each gang level, and a bound on moves.
 
     The bound on the number of moves holds only for the tasks that may move in this model.
     """

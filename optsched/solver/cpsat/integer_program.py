@@ -211,7 +211,7 @@ class _Built:
         return found
 
     def bound(self, reported: float) -> int:
-        """Convert a bound reported by CP-SAT to a bound on the task's objective."""
+        """Convert a bound reported by CP-SAT to a bound on the model's objective."""
         return round(reported) + self.constant
 
 

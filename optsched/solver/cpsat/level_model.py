@@ -45,7 +45,7 @@ class Objective:
 class Configurations:
     """Node classes, and the task classes that may run on nodes of each class.
 
-    A configuration is a multiset of tasks that fits one node.
+    A configuration is a multiset of tasks that fits on one node.
 
     Attributes
     ----------
@@ -214,8 +214,8 @@ class Step:
         Wall-clock seconds since the solve began; without a time limit, CP-SAT's deterministic
         seconds.
     update
-        The update of the level. It has a solution only if the solution is better than the last
-        reported solution.
+        The update of the level. The update has a solution only if the solution is better than
+        the last reported solution.
 
     """
 

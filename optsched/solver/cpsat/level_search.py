@@ -59,7 +59,7 @@ LEAST_ROUNDS = 1500
 """Minimum number of free variables for which CP-SAT searches neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
-"""Relative gap at which the search of a level with at least `LEAST_ROUNDS` free variables stops."""
+"""Relative gap at which a search stops, for levels with at least `LEAST_ROUNDS` free variables."""
 
 ROUND_VARIABLES = 400
 """Number of free variables of a neighbourhood, which is the set of all variables of a few nodes."""
@@ -212,15 +212,16 @@ class _LevelSearch:
     def known_bound(self, objective: Objective) -> int | None:
         """Return the known upper bound on the expression to maximise, or None if there is none.
 
-        It is the smaller of the bound that the variables' bounds imply and the bound of an earlier
-        search. If the incumbent's value equals the known bound, no solve is needed.
+        The bound is the smaller of two bounds: the bound that the variables' bounds imply, and the
+        bound of an earlier search. If the incumbent's value equals the known bound, no solve is
+        needed.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return an earlier search's bound on the expression to maximise, if valid, or None."""
+        """Return an earlier search's valid bound on the expression to maximise, or None."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
@@ -323,7 +324,7 @@ def largest_value(goal: Expression, model: LevelModel) -> int | None:
 
 
 def to_maximise(objective: Objective) -> Expression:
-    """Return the expression to maximise: the level's expression, negated if it is minimised."""
+    """Return the level's expression, negated if the level is minimised."""
     form = objective.expression
     if objective.sense is Sense.MAX:
         return form
@@ -351,7 +352,7 @@ class _DirectSearch(_LevelSearch):
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         value, bound = self.incumbent(objective), self.known_bound(objective)
         values, left_s = None, self.clock.remaining_s
-        # The remaining seconds at which the time for this level ends.
+        # The time for this level ends when this number of seconds remains.
         self._ends_s = None if left_s is None else left_s * (1 - self._share(level))
         if not self._is_level_finished(value, bound):
             values, bound = self._relaxed(level, objective, value, bound)
@@ -421,7 +422,8 @@ class _DirectSearch(_LevelSearch):
         for _ in range(MOST_ROUNDS_OF_NODES):
             apart = np.abs(values[there] - self._hint[there])
             differs = np.bincount(node_of, apart)
-            # The random term varies the order of nodes with equal differences.
+            # The random term varies the order of nodes on which relaxation and incumbent differ
+            # equally.
             weight = differs + rng.random(len(differs)) * (differs.max(initial=0) + 1)
             order = np.argsort(-weight, kind="stable")
             free = np.bincount(node_of, complete[there] > 0, len(differs))[order]
@@ -439,7 +441,7 @@ class _DirectSearch(_LevelSearch):
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the bound proves the value good enough, or the level has no time left."""
+        """Return whether the bound proves that the value is good enough, or no time remains."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -546,8 +548,8 @@ class _DirectSearch(_LevelSearch):
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
     """Return whether every solution stays valid without the gangs in the mask `later`.
 
-    A row that contains only variables of these gangs must hold if all these variables are 0. In all
-    other rows, these gangs may only consume capacity.
+    A row that contains only variables of the gangs in `later` must hold if all these variables are
+    0. In all other rows, the gangs in `later` may only consume capacity.
     """
     if model.lower[later].any():
         return False
@@ -832,7 +834,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> SolveOutcome:
-        """Run CP-SAT, make any solution found the incumbent, and return the status.
+        """Run CP-SAT, store a found solution as the incumbent, and return the status.
 
         `within` holds lower bounds, upper bounds and a hint.
         """
@@ -873,7 +875,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _hint(self, values: F64) -> I64:
-        """Return the incumbent, or `values` rounded down while the incumbent is the greedy plan."""
+        """Return the incumbent, or `values` rounded down if the incumbent is the greedy plan."""
         if self.best.solution is None:
             return np.floor(values + WHOLE).astype(np.int64)
         return np.concatenate([self.best.solution, self._incumbent_uses()])

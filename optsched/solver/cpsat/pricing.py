@@ -121,7 +121,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
         for q in [q for q in kept if q != r and by_all[q]]:
-            # Any tasks that fit the capacity of resource q use at most `most` of resource r.
+            # Tasks that fit into the capacity of resource q use at most `most` of resource r.
             worst = int(np.argmax(request[:, r] / request[:, q]))
             most = capacity[:, q] * request[worst, r] // request[worst, q]
             if (most <= capacity[:, r]).all():
@@ -132,7 +132,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The best value for each capacity, and the class of the first task of the configuration.
+    """The best value for each capacity, and the class of the first task of a best configuration.
 
     The class is -1 if the next lower capacity on the first axis has the same best value.
     """
@@ -169,7 +169,7 @@ class _Group:
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
-        # For each class, store where a task fits on the other axes, and the levels of these axes
+        # For each class, store the levels of the other axes at which a task fits, and the levels
         # that remain after the task is placed.
         moves = []
         for c, task_class in enumerate(self.classes.tolist()):

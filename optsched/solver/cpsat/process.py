@@ -189,8 +189,8 @@ class WorkerProcess:
                     # interrupted solve.
                     self.close()
                     raise
-                # The task may run past the deadline, so extend the deadline for reading the
-                # results.
+                # The caller's `task` may run past the deadline, so extend the deadline for reading
+                # the results.
                 end = None if end is None else max(end, time.monotonic() + GRACE_SECONDS)
             while (why := self._wait(self._connection, end)) is None:
                 answer = self._connection.recv()

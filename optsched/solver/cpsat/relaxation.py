@@ -256,7 +256,7 @@ class Master(_LinearProgram):
         )
 
     def integer_rows(self) -> Rows:
-        """Return all rows, over the model's variables and the number of nodes per configuration."""
+        """Return all rows; the columns are the variables and the configurations' node counts."""
         lengths = [len(variables) for variables, _ in self._entries]
         row = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         variable, factor = (np.concatenate(part) for part in zip(*self._entries, strict=True))
@@ -309,7 +309,7 @@ class Charged:
     each variable. If a variable differs by one from the bound that its reduced cost favours, the
     upper bound falls by the absolute reduced cost. If a node uses a configuration other than the
     best one of its class, the upper bound falls by the difference between the values of the two
-    configurations. All these numbers are multiplied by `scale`.
+    configurations. The upper bound and its reductions are multiplied by `scale`.
     """
 
     total: int

@@ -121,7 +121,7 @@ class EvictionLog:
             self._record(self.uncommitted.pop(), -1)
 
     def commit(self, gang: int, action: str) -> None:
-        """Commit all uncommitted evictions; an action made them for one gang."""
+        """Commit all evictions since the last commit, which `action` made for `gang`."""
         running, key = self._running, self._placing.problem.snapshot.gangs[gang].key
         for v in self.uncommitted:
             task = running.tasks[v]

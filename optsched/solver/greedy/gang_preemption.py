@@ -160,8 +160,8 @@ class GangPreemption:
         def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
             owner, tasks = whole
             order = self._evicting.victim_order(owner, queue)
-            # Prefer victim gangs in which candidates hold a large fraction of the gang's usage of
-            # the requested resources.
+            # Prefer victim gangs whose candidates hold a large fraction of the victim gang's usage
+            # of the requested resources.
             held = self._running.request[tasks][:, requested]
             useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
             return (order, -useful, -int(born[owner]), -owner)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""Maximum number of nodes to choose by one search each; for more nodes, sorting is faster."""
+"""Up to this number of nodes, one search per node is faster than sorting all nodes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -399,7 +399,7 @@ def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list
 
 
 def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
-    """Return the sum (m,) of all scorers' scores of m nodes."""
+    """Return the scores of m nodes, summed over all scorers, shape (m,)."""
     total = np.zeros(len(used))
     for scorer in scorers:
         total += scorer(used, offered)

@@ -67,9 +67,9 @@ class GreedyOptions:
         evicted.
     late
         Starving gangs that are not enqueued. `enqueue` considers these gangs before all other
-        gangs, in this order. If plugins refuse such a gang, but the gang would fit into the empty
-        cluster and the capabilities of its queues, its request is reserved: plugins count the gang
-        as enqueued. Only the first such gang gets this reservation.
+        gangs, in this order. If plugins refuse such a gang, its request is reserved: plugins count
+        the gang as enqueued. The gang must fit into the empty cluster and the capabilities of its
+        queues. Only the first such gang gets this reservation.
     is_late
         Returns True once the time limit of `preempt` and `reclaim` is over. `preempt` and `reclaim`
         then stop; earlier evictions stay valid.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """The progress of a gang: its placed tasks, and how many tasks its minimum still lacks.
+    """The progress of a gang: its placed tasks, and how many more tasks its minimum requires.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Cursor:
     done
         Number of placed tasks per entry.
     need, need_role
-        Number of tasks that the minimum still lacks, in total and by role.
+        Number of further tasks that the minimum requires, in total and by role.
     failed
         Entries for which no node was found; these entries are not tried again.
 
@@ -181,7 +181,7 @@ class PlacementState:
         self._start_in(gang, self.table, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
-        """Nominate nodes with future idle capacity for the tasks that the minimum still lacks."""
+        """Nominate nodes with future idle capacity for the missing tasks of a gang's minimum."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
@@ -292,8 +292,7 @@ class PlacementState:
     def commit_nominations(self, later: NodeTable) -> None:
         """Turn all placements since the last commit into nominations, and commit them.
 
-        Nominated tasks use the capacity that terminating pods release before they use idle
-        capacity.
+        Nominated tasks first use the capacity that terminating pods release, then idle capacity.
         """
         for step in self._steps:
             tasks = slice(step.first, step.first + step.number)
@@ -416,7 +415,8 @@ class PlacementState:
     ) -> tuple[I64, I64]:
         """Return the best node for one task whose node scores depend on earlier placements.
 
-        The results are arrays of one node and the count 1, or empty arrays if no node fits.
+        The results are arrays of length 1 (the node, and the count 1), or empty arrays if no node
+        fits.
         """
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(table.scores(task_class))
@@ -432,7 +432,7 @@ class PlacementState:
         return nodes, np.ones(len(nodes), np.int64)
 
     def _record(self, gang: int, step: _Step, sign: int) -> None:
-        """Record a placement (`sign` 1) or its rollback (-1) in node tables, sums and plugins."""
+        """Record a placement (`sign` 1) or its rollback (-1) in node tables, ledger and plugins."""
         counts = step.counts if sign == 1 else step.counts * sign
         step.table.place_tasks(step.task_class, step.nodes, counts)
         if self.later is not None and step.table is self.table:

@@ -279,7 +279,7 @@ class GreedyPlugins:
         """Return the victims in `victims` that plugins let a gang evict in an action.
 
         A tier allows the victims that all its voting plugins allow. The first tier that allows a
-        victim decides. If no tier allows a victim, the result is empty.
+        victim determines the result. If no tier allows a victim, the result is empty.
         """
         for tier in self._tiers[_VOTE_OF_ACTION[action]]:
             named: I64 | None = None

@@ -1,10 +1,10 @@
 """The actions `preempt` and `reclaim` of policies without a solver.
 
 The actions select and order victims as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`):
-gang by gang, task by task and node by node, by the votes of each tier of plugins. If the policy
-enables `gang` or `tdm`, evictions for a gang are undone unless nodes are nominated for its whole
-minimum. The name breaks ties; Volcano breaks ties at random. The nodes of the victims are nominated
-for the gang.
+gang by gang, task by task and node by node. In each step, the tiers of plugins vote on the victims.
+If the policy enables `gang` or `tdm`, evictions for a gang are undone unless nodes are nominated
+for its whole minimum. Names break ties; Volcano breaks ties at random. The nodes of the victims are
+nominated for the gang.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Keys:
 class _Rivals:
     """Gang classes that may evict the same tasks in an action, with one gang of each class.
 
-    `lacking` holds the classes whose gangs miss their minimum even if all these tasks are evicted.
+    `lacking` holds the classes whose gangs miss their minimum even after all possible evictions.
     `num_commits` is the number of commits when `lacking` was computed; after a further commit,
     `lacking` is computed again.
     """
@@ -95,7 +95,7 @@ class GreedyPreemption:
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Once `is_late` returns True, no other gang is tried.
+        """Once `is_late` returns True, no further gang gets an attempt.
 
         If `weighs` is True, the action `preempt` compares nodes by the cost of their victims.
         """
@@ -267,7 +267,7 @@ class GreedyPreemption:
             if rival_key not in reach_of:
                 reach_of[rival_key] = np.atleast_1d(self._reach(gang, action))
             reach = reach_of[rival_key]
-            # Which protected tasks the gang may evict depends on the request of the entire gang.
+            # The request of the entire gang determines which protected tasks the gang may evict.
             shape = int(self._problem.shape_of[gang]) if reach.any() else -1
             kind = (queue, priority, shape, classes)
             if kind not in known:
@@ -306,8 +306,8 @@ class GreedyPreemption:
     def _rival_key(self, gang: int, action: str) -> tuple[int, int | bytes]:
         """Return a key; gangs with equal keys may evict the same tasks in an action.
 
-        In `preempt`, these tasks depend on the gang's queue and priority. In `reclaim`, these tasks
-        depend on the gang's queue and on the resources that the gang requests.
+        In `preempt`, the key depends on the gang's queue and priority. In `reclaim`, the key
+        depends on the gang's queue and on the resources that the gang requests.
         """
         problem = self._problem
         part: int | bytes = int(problem.priority[gang])
@@ -324,8 +324,8 @@ class GreedyPreemption:
     def _is_lacking(self, gang: int, action: str) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        Gang classes that may evict the same tasks are checked together. After a commit, they are
-        checked again. Returns False for gangs with running or placed tasks.
+        Gang classes that may evict the same tasks are checked together. After a commit, the gang
+        classes are checked again. Returns False for gangs with running or placed tasks.
         """
         number = self._gang_classes.class_now(gang)
         rivals = self._rivals.get(number)
@@ -364,7 +364,7 @@ class GreedyPreemption:
 
     @cached_property
     def _preempting(self) -> I64:
-        """The number (E,) of tasks of each entry, or 0 if the tasks may not preempt."""
+        """The number of tasks of each entry, shape (E,); 0 if the tasks may not preempt."""
         problem = self._problem
         may_preempt = np.array([s.preempts for s in problem.classes.shapes], np.bool_)
         return np.where(may_preempt[problem.shapes.class_of], problem.shapes.count, 0)
@@ -640,7 +640,7 @@ class GreedyPreemption:
             with_victims = set(self.running.node_of[possible].tolist())
             nodes = (node for node in nodes if node in with_victims)
         if takes_idle and self.placing.table.is_tied(task_class):
-            # A node that other pods exclude becomes usable only by evictions on the node.
+            # If other pods exclude a node, only evictions on the node make the node usable.
             allowed = self.plugins.fits(gang, task_class, later=True)
             if allowed is not None:
                 has_candidates = set(on_node.tolist())

@@ -1,7 +1,7 @@
 """The order in which actions consider gangs: queues take turns, and a turn serves one gang.
 
 Rules order the gangs of a queue; creation time and name break ties. A gang class is a set of gangs
-that, for the pipeline, differ only in age and name. What the pipeline computes for one gang holds
+that, for the pipeline, differ only in age and name. The results of the pipeline for one gang hold
 for its gang class until a pod of the class is placed or evicted. If a gang failed to start and
 nothing has changed since, the pipeline skips the other gangs of its class.
 """

@@ -1,7 +1,7 @@
 """Convert task counts of an aggregated solution to task nodes, and task nodes to task counts.
 
 Tasks of class c that are restricted to network domain d have a copy of the class, which fits only
-nodes in d. A copy has the request of its class and its own supply row.
+on nodes in d. A copy has the request of its class and its own supply row.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def assign_tasks(
     solution
         The values (variables,) of the variables of the aggregated model.
     slots
-        For each task class, an ascending array of nodes. A node that can hold n tasks of the class
-        occurs n times. Each array has at least one element per placed task of its class.
+        For each task class, an ascending array of nodes. A node occurs once for each task of the
+        class that it can hold. Each array has at least one element per placed task of its class.
     base
         The decisions about gangs that are not in the model.
 
@@ -108,7 +108,7 @@ class _NodeStock:
         return self._slots[c][first : first + number]
 
     def _count_slots(self, task_class: int) -> I64:
-        """Return the number (N,) of a class's unassigned slots per node, as a mutable array."""
+        """Return the unassigned slots (N,) of a class on each node, as a mutable array."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
@@ -187,7 +187,7 @@ class _GangAssignment:
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
-        """Return the domain (number,) of each starting gang's subgroup, keyed by subgroup index.
+        """Return the domain (number,) of a subgroup in each starting gang, keyed by subgroup index.
 
         The key `NO_PART` stands for whole gangs. The value is `NOWHERE` for a subgroup without a
         domain.

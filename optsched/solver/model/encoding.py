@@ -116,8 +116,8 @@ def encode_direct(
 ) -> Direct:
     """Encode all hard rules over variables x[c, n], the number of tasks of class c on node n.
 
-    With a `neighbourhood`, the model adds no tasks to nodes outside of it. The bounds of this model
-    hold only for plans that add no tasks outside of the neighbourhood.
+    With a `neighbourhood`, the model adds tasks only to nodes inside the neighbourhood. The bounds
+    of this model hold only for plans that add no tasks outside of the neighbourhood.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)

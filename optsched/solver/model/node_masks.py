@@ -1,7 +1,8 @@
 """The nodes that a task class may use before any placement, and how many tasks fit there.
 
-In a long backlog, most gangs request more capacity than is idle. `find_lacking_shapes` finds these
-gangs with one array operation for all gang shapes, so that the pipeline need not try each gang.
+In a long backlog, most gangs request more capacity than is idle. With one array operation for all
+gang shapes, `find_lacking_shapes` finds the gangs that cannot start. The pipeline then need not try
+each gang.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
     """Return how many tasks (C, N) of each class fit on each node.
 
-    The numbers assume that no pending task of another class is placed. They are 0 for classes
-    without open gangs.
+    The numbers assume that no pending task of another class is placed. The numbers are 0 for
+    classes without open gangs.
     """
     spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))

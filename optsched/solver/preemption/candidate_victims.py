@@ -86,12 +86,12 @@ class SessionFacts:
         self.cover: Bool = np.array(found, np.bool_).reshape(len(budgets), len(self.running))
 
     def covered(self, tasks: I64) -> I64:
-        """Return the number (B,) of the given tasks that each disruption budget protects."""
+        """Return how many of the given tasks each disruption budget protects, shape (B,)."""
         count: I64 = self.cover[:, tasks].sum(axis=1).astype(np.int64)
         return count
 
     def counts_of(self, gang: int) -> I64:
-        """Return the number (E,) of pending tasks in each entry of a gang."""
+        """Return how many pending tasks each entry of a gang contains, shape (E,)."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         counts: I64 = shapes.count[shapes.start[shape] : shapes.start[shape + 1]]
         return counts
@@ -103,7 +103,7 @@ class SessionFacts:
         return classes
 
     def request_of(self, gang: int) -> I64:
-        """Return the request (E, R) of one task of each entry of a gang."""
+        """Return the request of one task per entry of a gang, shape (E, R)."""
         request: I64 = self.problem.classes.request[self.classes_of(gang)]
         return request
 
@@ -139,7 +139,7 @@ class SessionFacts:
         }
 
     def sum_held(self, queue: int, resource: int, held: I64) -> int:
-        """Return the sum of `held` (Q, R) for one resource over a queue and its descendants."""
+        """Return `held` (Q, R) for one resource, summed over a queue and its descendants."""
         below = self.problem.queues.subtree[queue]
         return int(held[below, resource].sum())
 

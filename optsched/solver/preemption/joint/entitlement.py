@@ -325,7 +325,7 @@ class _Reclaiming:
                 self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
 
     def _gain(self, queue: int, resource: int) -> Expression:
-        """Return the amount of a resource placed for a queue and its descendants."""
+        """Return how much of a resource the placed tasks of a queue and its descendants request."""
         form, gangs = self._form, self._form.gangs
         below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
         return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
@@ -379,7 +379,7 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Require that a lender holds more than it must keep before its last victim is evicted.
+        """Require that a lender has an excess until its last victim is evicted.
 
         The last victim is one task, or the tasks that a gang or subgroup loses together. Victims of
         preemption within the queue are ignored, because they may be evicted after the reclaimed

@@ -240,7 +240,8 @@ def find_entitled_classes(
 ) -> EntitledClasses:
     """Return the gang classes with unplaced tasks that may preempt, and that may reclaim.
 
-    A gang with running or placed tasks preempts only if the policy allows preemption for growth.
+    A gang with running or placed tasks preempts only if the policy lets gangs preempt beyond their
+    minimum.
     """
     gangs = form.gangs
     preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)
@@ -414,8 +415,8 @@ def _add_rounded_rows(
 
     The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Tasks that
     request `step` cannot use the capacity of a node beyond a multiple of `step`. `supply` holds
-    variables that count tasks, the node set of each variable, and how much of the resource one of
-    its tasks requests. `capacity` holds the node set and the capacity of each node.
+    variables that count tasks, the node set of each variable, and how much of the resource a
+    counted task requests. `capacity` holds the node set and the capacity of each node.
     """
     placed, at, request = supply
     node_set, base = capacity
@@ -509,7 +510,7 @@ class _Presence:
         return [int(v) for v in variables if v >= 0]
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """Return variables (M,) that count tasks of a class and of gang classes (H,) per node set.
+        """Return variables (M,) for the tasks of a class in gang classes (H,), one per node set.
 
         A variable is -1 where no task fits. Separate variables are needed because `supplied` counts
         the tasks of all gang classes.

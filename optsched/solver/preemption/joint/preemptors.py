@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Preemptors:
     """Matches victims to preemptors: entitled gangs that use the victims' capacity.
 
-    On each node, a preemptor can use the capacity of a further victim only if its tasks there
+    On each node, a preemptor can use the capacity of a further victim only if the preemptor's tasks
     request more than its earlier victims release. If a gang is evicted entirely, its preemptor must
     use the capacity of at least one evicted task. Equal tasks of two gangs may swap nodes, because
     the model does not distinguish them.
@@ -56,8 +56,8 @@ class Preemptors:
         """Return the evictions of all victims that have a preemptor; reclaimed tasks come first.
 
         A unit is a task, or all tasks of a gang that is evicted entirely. The preemptors of a
-        lending queue's largest unit come last; each evicts its tasks of this unit after its other
-        victims.
+        lending queue's largest unit come last. Each of them evicts tasks of this unit after all its
+        other victims.
         """
         running, problem, found = self._running, self._problem, []
         whole_gangs = self._find_whole_gangs(victims)
@@ -104,11 +104,11 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Preempt some of the reclaimed victims; return a mask (m,) of the victims still reclaimed.
+        """Turn some reclaims into preemptions; return a mask (m,) of the victims still reclaimed.
 
-        If a gang is evicted entirely, a preemptor must use the capacity of one of its preempted
-        tasks. If no preemptor uses such capacity, one reclaimed task whose capacity a preemptor
-        uses is preempted instead.
+        If a gang is evicted entirely, a preemptor must use the capacity of one of the gang's
+        preempted tasks. If no preemptor does so, a reclaimed task whose capacity a preemptor uses
+        is preempted instead.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -244,7 +244,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang requests more on a victim's node than its victims there release."""
+        """Return whether a gang requests more on a node than its earlier victims there release."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)

@@ -182,7 +182,7 @@ class Blockers:
 
 
 def _add_sums(model: LinearModel, variables: I64) -> I64:
-    """Add and return variables (N,) for the sums of the columns of `variables` (m, N).
+    """Add and return variables (N,) that equal the column sums of `variables` (m, N).
 
     The result is -1 for a column without variables.
     """

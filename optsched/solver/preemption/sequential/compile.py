@@ -112,7 +112,7 @@ class EvictionCompiler:
     def compile_minimum_over_budgets(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the problem of `compile_minimum` if reclaims may override disruption budgets.
+        """Return the same problem as `compile_minimum`, except that reclaims may override budgets.
 
         Only reclaims within a guarantee override budgets, and only budgets that permit this.
         Returns None if such budgets protect no task that the gang can reclaim within a guarantee.

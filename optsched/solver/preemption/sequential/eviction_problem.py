@@ -295,8 +295,8 @@ class GuaranteeReserve:
     floor, used, parent_of
         (Q,) guarantee, used amount and parent of each queue; top-level queues have parent -1.
     pool
-        Maximum sum of the top-level queues' `claims`. A gang that does not increase the sum may
-        start even if the sum exceeds the maximum.
+        Maximum sum of the top-level queues' `claims`. A gang that does not increase the sum of
+        claims may start even if the sum exceeds `pool`.
 
     """
 

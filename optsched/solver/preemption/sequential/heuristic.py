@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LendingSums(NamedTuple):
-    """Sums over the selected victims, which the constraints of lending queues limit.
+    """Sums over the selected victims; the constraints of lending queues limit these sums.
 
     Attributes
     ----------
@@ -58,9 +58,9 @@ class _Share(NamedTuple):
 class LendingState:
     """The lending constraints (axis L) of an eviction problem and all their options (axis O).
 
-    A lending constraint holds if one of its options holds. An option holds if the lender, until its
-    last victim is evicted, holds more of a resource than it must keep. A victim changes only the
-    sums of its queue and the queue's ancestors, so a check need not read all victim groups.
+    A lending constraint holds if one of its options holds. An option holds if the lender has an
+    excess of a resource until its last victim is evicted. A victim changes only the sums of its
+    queue and the queue's ancestors, so a check need not read all victim groups.
 
     Attributes
     ----------

@@ -204,7 +204,7 @@ def _start_rows(
 def add_whole_rows(
     model: LinearModel, victims: tuple[Groups, Sequence[VictimGang]], evict: I64, whole: I64
 ) -> None:
-    """Add rows that keep the minimum of each victim gang unless it is evicted entirely.
+    """Add rows that keep the minimum of each victim gang unless the gang is evicted entirely.
 
     `evict` (K,) holds the variables that count the victims of each group. `whole` (J,) holds the
     binary variables that are 1 if a gang is evicted entirely.

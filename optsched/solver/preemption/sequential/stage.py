@@ -116,7 +116,7 @@ class EvictionPlan:
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def without_gangs(self, snapshot: Snapshot, gangs: Set[int]) -> EvictionPlan:
-        """Return the plan without the evictions and nominations for the gang indices `gangs`."""
+        """Return the plan without the evictions and nominations for the gangs `gangs` (indices)."""
         keys = {snapshot.gangs[gang].key for gang in gangs}
         evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
         nominations = {
@@ -386,7 +386,7 @@ class _Stage:
         may_override = self._compiler.may_override_budgets(gang, self._state, grows=True)
         if not self._evict_for(gang, compile_problem, is_last=is_last):
             # A queue may reclaim its guarantee even if a victim gang is larger than the lender's
-            # excess, or if budgets that guarantees may override protect it.
+            # excess, or if a budget that guarantees may override protects the gang.
             if not any(self._evict_for(gang, each, is_last=False) for each in within_guarantee):
                 return False
             self._hopeless.pop(gang, None)
@@ -479,7 +479,7 @@ class _Stage:
             self._hopeless.pop(gang, None)
 
     def _accept(self, tried: list[_Answer], best: _Answer, *, are_all: bool) -> bool:
-        """Record a solution's victims, nominations and bounds; return False without victims."""
+        """Record a solution's victims, nominations and bounds; return False if it has no victim."""
         eviction, found = best.eviction, best.found
         if found is None or not found.evicted.any():
             return False
@@ -506,7 +506,7 @@ class _Stage:
         return True
 
     def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
-        """Return the solutions for a gang's topology domains, and whether all were tried."""
+        """Return solutions for a gang's topology domains, and whether all domains were tried."""
         domains, are_all = self._compiler.list_domains(gang)
         tried: list[_Answer] = []
         for within in domains:
@@ -619,7 +619,7 @@ class _Stage:
 
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
-    """Return the number of evictions as a level with bound 0, or no level without evictions.
+    """Return the number of evictions as a level with bound 0, or nothing if no task is evicted.
 
     A second level counts the gangs evicted entirely, if any gang is evicted entirely.
     """
@@ -646,7 +646,7 @@ def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Ite
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
-    """Return the sort key of a solution: more tasks, then fewer victims, then cheaper victims."""
+    """Return the sort key of a solution; it prefers more tasks, then fewer and cheaper victims."""
     return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 

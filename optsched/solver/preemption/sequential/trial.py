@@ -175,7 +175,7 @@ class _Trial:
         for v in order.tolist():
             if v in evicted:
                 continue
-            # Evict the victim's entire gang if it cannot run without the victim.
+            # Evict the victim's entire gang if the gang cannot run without the victim.
             number = int(running.gang_of[v])
             gang = self._problem.snapshot.gangs[number]
             mine = np.flatnonzero(running.gang_of == number).tolist()
