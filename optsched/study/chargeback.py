@@ -56,13 +56,13 @@ class Amounts:
 
     jobs: int = 0  # Number of gangs that have arrived.
     held: int = 0  # GPU usage of pods from their binding until they leave the node.
-    # GPU usage while fewer pods of the gang ran than its minimum; included in `held`. Crater does
-    # not bill this usage.
+    # GPU usage while the gang ran fewer pods than its minimum; included in `held`. Crater does not
+    # bill idle usage.
     idle: int = 0
-    # GPU usage for work that evictions and moves destroyed, and GPU usage of terminating pods;
+    # GPU usage of work that was lost in evictions and moves, and GPU usage of terminating pods;
     # included in `held`.
     evicted: int = 0
-    failed: int = 0  # GPU usage for work that node failures destroyed; included in `held`.
+    failed: int = 0  # GPU usage of work that was lost in node failures; included in `held`.
     cpu_held: int = 0  # CPU usage in milli-CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
@@ -210,8 +210,8 @@ class Usage:
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
         """Return the usage from `since_ms` to `until_ms`; usage before `ran_ms` counts as idle.
 
-        `ran_ms` is the time at which as many tasks of the gang ran as its minimum requires, or None
-        if fewer tasks are running.
+        `ran_ms` is the time at which the number of running tasks reached the gang's minimum, or
+        None if it is below the minimum.
         """
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
@@ -337,9 +337,9 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     longer on its node. A pod that was bound before the first snapshot is charged from the first
     snapshot on.
 
-    A running gang counts as evicted if fewer of its pods than its minimum are running in the next
-    snapshot. The gang counts as failed, not as evicted, if the node of a lost pod is missing or not
-    ready. The lost work is the GPU usage of the lost pods since their last checkpoint
+    A running gang counts as evicted if the number of its running pods is below its minimum in the
+    next snapshot. The gang counts as failed, not as evicted, if the node of a lost pod is missing
+    or not ready. The lost work is the GPU usage of the lost pods since their last checkpoint
     (`optsched.io/checkpointed-at`), or since the start of the gang's run if the last checkpoint is
     older. Charges are more accurate if snapshots are taken more often.
     """
@@ -365,8 +365,8 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
 class _RecordedGang:
     """The charges of a gang in recorded snapshots.
 
-    `ran_ms` is the time at which as many pods of the gang ran as its minimum requires, or None if
-    fewer pods are running.
+    `ran_ms` is the time at which the number of running pods reached the gang's minimum, or None if
+    it is below the minimum.
     """
 
     payer: tuple[str, str]

@@ -1,7 +1,7 @@
 """An emulated in-memory cluster, and the gang scheduling experiment.
 
 The emulated cluster stores Kubernetes objects, schedules the pods in sessions, and starts bound
-pods immediately. Its time passes only when `advance` is called.
+pods immediately. The time of the emulated cluster passes only when `advance` is called.
 
 The experiment runs jobs with and without gang scheduling. Each job has 2 parameter servers with 1
 CPU and 4 workers with 2 CPUs, 10 CPUs in total. A job makes progress only while all of its six

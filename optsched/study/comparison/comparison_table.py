@@ -286,7 +286,7 @@ class Comparison:
             "interval": {
                 "confidence": CONFIDENCE,
                 "method": "Student's t, Bonferroni",
-                "test": "sign flips, greatest over all figures",
+                "test": "sign flips, maximum over all metrics",
                 "least_pairs": self.least_pairs,
             },
             "models": models,

@@ -193,8 +193,8 @@ class Cell:
         if played.timeline is not None:
             counted = {job.name for job in played.jobs}
             result["unfinished_reasons"] = reasons_of(played.timeline, counted)
-            # Metrics exclude jobs that arrived during the warm-up. However, a model that starves
-            # these jobs leaves more idle capacity for later jobs.
+            # Jobs that arrive during the warm-up count in no metric, but a model that starves them
+            # has more idle capacity for later jobs.
             result["unfinished_of_warm_up"] = [
                 job.key
                 for job in played.timeline.jobs

@@ -38,8 +38,8 @@ class PlanMeasures:
     # Allocated fraction of all GPUs after the plan, or of all CPUs in clusters without GPUs.
     allocation: float | None
     # Fraction of the idle GPU capacity that a typical pod of the instance cannot use after the
-    # plan; None if no GPU is idle. The fraction is FGD's fragmentation F (ATC 2023, §3), divided by
-    # the idle GPU capacity.
+    # plan; None if no GPU is idle. `fragmentation` is FGD's fragmentation F (ATC 2023, §3), divided
+    # by the idle GPU capacity.
     fragmentation: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
     # requests (Jain et al. 1984; dominant shares as in Ghodsi et al., NSDI 2011).

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals) -> I64:
-    """Return the classes (T,) of the pods that arrive before the demand exceeds the capacity."""
+    """Return the classes (T,) of the pods that arrive before the GPU capacity is exceeded."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand <= workload.total_milli]
 
@@ -237,14 +237,17 @@ class IdleResources:
 
 
 EXPECTED: Final = 102
-"""GPU demand of the planned pods in percent of all GPUs; above 100, as not all pods fit."""
+"""GPU demand of the planned pods in percent of all GPUs.
+
+The demand exceeds 100 % because some of the planned pods do not fit.
+"""
 
 PLAN_SECONDS: Final = 60.0
 """Time limit in seconds for the integer program that plans the slots."""
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Number of pods in a rehearsal, as a multiple of the mean number that requests all GPUs."""
+"""Number of pods in a rehearsal, as a multiple of the mean number of pods that request all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +333,8 @@ class _Cluster:
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
         # Map each pod class to the slot classes that its pods may use, in order of size. A pod may
-        # use a slot of a class that requests the same number of GPUs, and no less CPU and no less
-        # of each GPU than the pod. Memory is checked when a slot is taken.
+        # use a slot whose class requests the same number of GPUs as the pod, at least as much CPU,
+        # and at least as much of each GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)

@@ -1,4 +1,4 @@
-"""Search for a high GPU allocation for a pod list; compare it with FGD's and an upper bound."""
+"""Search for a high GPU allocation of a pod list; compare it with FGD and an upper bound."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class OfflineAllocation:
 def allocate_offline(
     experiment: Experiment, clock: Callable[[], float], seconds: float, seed: int
 ) -> OfflineAllocation:
-    """Search for the best placement of all pods for `seconds`, and return the found allocation.
+    """Search for the best placement of all pods for `seconds`, and return its GPU allocation.
 
     Raises WrongPlan if `Experiment.check_plan` rejects the plan.
     """

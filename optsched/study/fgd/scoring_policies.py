@@ -73,10 +73,11 @@ def sort_of(requests: Requests) -> I64:
 
 
 def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
-    """Return the idle GPU capacity (S, D) after placing one more pod of class (S,) on each node.
+    """Return each GPU's idle capacity after one more pod is placed on each node, shape (S, D).
 
-    `devices` (S,) is the GPU for a GPU share; other pods take the first idle GPUs. The result is
-    meaningless for nodes on which the pod does not fit.
+    `classes` (S,) holds the classes of the placed pods. `devices` (S,) holds the GPU for each GPU
+    share; other pods take the first idle GPUs. The result is meaningless for nodes on which the pod
+    does not fit.
     """
     left = free.copy()
     sharing = np.flatnonzero(requests.is_share[classes])
@@ -99,14 +100,15 @@ class Fragments:
     frequency.
     """
 
-    # Per class with GPUs (M,): fraction of all pods, CPU request, and number of GPUs.
+    # For each class with GPUs: its fraction of all pods, CPU request and number of GPUs, shape
+    # (M,).
     share: F64
     cpu_m: I64
     number: I64
     size: I64  # Index of each class's request per GPU in `milli`, shape (M,).
     milli: I64  # Distinct requests per GPU in thousandths, shape (Z,).
     reach: Bool  # Whether a class may run on a GPU model, shape (M, Y).
-    # Per class without GPUs (C,): fraction of all pods, and CPU request.
+    # For each class without GPUs: its fraction of all pods, and its CPU request, shape (C,).
     idle_share: F64
     idle_cpu_m: I64
 
@@ -282,7 +284,7 @@ class Fgd:
         self._known: dict[bytes, npt.NDArray[np.int8]] = {}
 
     def scores(self, states: States) -> I64:
-        """Return the scores (S, K) of the classes, from the cache if possible."""
+        """Return the scores of the classes, shape (S, K), from the cache if possible."""
         codes = np.column_stack(
             [states.cpu_m, self._alike[states.model], np.sort(states.free, axis=1)]
         )

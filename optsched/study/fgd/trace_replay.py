@@ -49,13 +49,14 @@ _NO_ROOM: Final = -1
 class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # GPU demand and allocation (B, T) of each run after each arrival. After a run's last arrival,
-    # the row of the run repeats the last value.
+    # GPU demand and allocation of each run after each arrival, shape (B, T). After a run's last
+    # arrival, the row of the run repeats the last value.
     arrived: I64
     allocated: I64
     length: I64  # Number of arrivals in each run, shape (B,).
-    node_of: I64  # Node (B, T) of each pod; -1 for an unplaced pod.
-    # GPU (B, T) of each pod with a GPU share; -1 for other pods, which take the first idle GPUs.
+    node_of: I64  # Node of each pod, shape (B, T); -1 for an unplaced pod.
+    # GPU of each pod with a GPU share, shape (B, T); -1 for other pods, which take the first idle
+    # GPUs.
     device_of: I64
 
 

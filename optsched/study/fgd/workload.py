@@ -43,7 +43,8 @@ class Machines:
     # Capacity of each node in milli-CPU and in MiB of memory, shape (N,).
     cpu_m: I64
     memory_mib: I64
-    free: I64  # Idle capacity (N, D) of each GPU in thousandths; 0 if the node lacks that GPU.
+    # Idle capacity of each GPU in thousandths, shape (N, D); 0 if the node lacks the GPU.
+    free: I64
     model: I64  # Index of each node's GPU model among Y models, shape (N,).
 
 
@@ -53,7 +54,7 @@ class Workload:
 
     requests: Requests
     machines: Machines
-    pod_class: I64  # Class (P,) of each pod; pods are sorted by name.
+    pod_class: I64  # Class of each pod, shape (P,); pods are sorted by name.
     # The typical classes (M,), the most frequent first. Any two typical classes differ in CPU, GPUs
     # or GPU models.
     typical: I64
@@ -136,7 +137,7 @@ def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int
 class Arrivals:
     """The arrivals and node ranks of one seed."""
 
-    classes: I64  # Class (T,) of each pod, in arrival order.
+    classes: I64  # Class of each pod in arrival order, shape (T,).
     rank: I64  # Rank of each node, shape (N,); ties go to the node with the lowest rank.
 
 
@@ -146,9 +147,9 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
     Randomly chosen pods are added or removed until the demand reaches `TUNE`. No more pods are
     added once the next pod's request per GPU exceeds the missing demand.
 
-    Random numbers are drawn in the same order as in the simulator, which uses one generator for
-    everything. The simulator also draws one number for a log line and ten numbers for the jitter of
-    its informers.
+    Random numbers are drawn in the same order as in the simulator, which uses a single generator.
+    The simulator also draws one number for a log line and ten numbers for the jitter of its
+    informers.
     """
     random = GoRandom(seed)
     random.uint64()

@@ -68,7 +68,7 @@ _CUTS: Final = (2, 3, 4)
 _INFEASIBLE: Final = 2
 
 _MOST_SHARED: Final = 1000
-"""Number of patterns with the highest reduced profits that the integer program contains."""
+"""Number of patterns that are selected by highest reduced profit for the integer program."""
 
 _NEAR: Final = 2e-4
 """Relative MIP gap at which the integer program stops."""
@@ -173,7 +173,7 @@ class Program:
         return self._block(len(self._times), (value, self._c, self._x))
 
     def _share_rows(self) -> tuple[csr_array, I64]:
-        """Return the rows that limit GPU shares to the number that the used patterns contain."""
+        """Return the rows that limit the GPU shares of each size to those in the used patterns."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
         requested = (

@@ -1,4 +1,4 @@
-"""Build manifests of Kubernetes objects, and generate instances of gangs from them.
+"""Generate benchmark instances with gangs, as manifests of Kubernetes objects.
 
 The gangs have equal or unequal tasks, and the nodes are empty or partly allocated. `Chance` draws
 the same numbers in every version of Python and NumPy, because it uses only `random.Random.random`.

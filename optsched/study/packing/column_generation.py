@@ -3,8 +3,9 @@
 Column generation solves the linear program: bins with negative reduced cost become columns. Dual
 prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
 Integer item prices and the maximum total price of the items in a bin prove a lower bound. An
-integer program selects the fewest given columns that cover all items. If a solution covers an item
-type more often than required, the surplus items are removed from their bins.
+integer program selects the smallest subset of the given columns that covers all items. If a
+solution covers an item type more often than required, the surplus items are removed from their
+bins.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ def fewest_columns(
     columns
         Bins (K,) to choose from.
     number
-        Number (K,) of items of each type that must be covered.
+        Number of items of each type that must be covered, shape (K,).
     is_exact
-        Mask (K,) of the item types of which exactly `number` items must be covered, not more.
+        Whether exactly `number` items of each type must be covered, and not more, shape (K,).
     between
         Minimum and maximum number of bins; the minimum must be a proved lower bound.
     work
@@ -131,7 +132,7 @@ _UNIT: Final = 1 << 30
 """The price of one bin, in integer price units."""
 
 _MOST_PRICED: Final = 100_000
-"""Maximum number of knapsack items (sum of `most_in_a_bin`) that are priced without a pool."""
+"""Maximum number of items (sum of `most_in_a_bin`) in a pricing knapsack without a pool."""
 
 _WAYS: Final = 64
 _FEW: Final = 40
@@ -237,7 +238,7 @@ class Columns:
         return uses, prices, float(prices @ left)
 
     def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
-        """Return the columns with their uses rounded down, and limited to the remaining items.
+        """Return columns that contain only remaining items, with their uses rounded down.
 
         A basic solution uses at most K columns, so at most about K bins remain to be chosen.
 
@@ -246,7 +247,7 @@ class Columns:
         uses
             Number of uses of each column, possibly fractional.
         left
-            Number (K,) of remaining items of each type.
+            Number of remaining items of each type, shape (K,).
 
         """
         chosen: list[Copies] = []
@@ -270,7 +271,7 @@ class Columns:
         uses
             Number of uses of each column, possibly fractional.
         left
-            Number (K,) of remaining items of each type.
+            Number of remaining items of each type, shape (K,).
         noise
             Weight of random noise, 0 to 1.
         part

@@ -152,7 +152,7 @@ _SAFE: Final = 1e-7
 class PricedBins:
     """Bins with a high total price, and an upper bound on the total price of all bins."""
 
-    bins: I64  # Bins (B, K) with a total price above the threshold, best first.
+    bins: I64  # Bins with a total price above the threshold, best first, shape (B, K).
     most: int  # Upper bound on the total price of any bin.
     # Whether the search was complete. After a complete search, `most` is the total price of the
     # best bin, or the threshold if no bin exceeds the threshold.
@@ -162,7 +162,7 @@ class PricedBins:
 def best_bins(
     items: Items, prices: I64, above: int, most_bins: int, is_late: Callable[[], bool]
 ) -> PricedBins:
-    """Return bins with a total price above `above`, and an upper bound for all bins.
+    """Return bins with a total price above `above`, and an upper bound on the price of any bin.
 
     Parameters
     ----------

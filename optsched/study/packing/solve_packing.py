@@ -242,7 +242,7 @@ class _Search:
     def _choose(
         self, left: I64, fixed: list[Copies], prices: F64, value: float, work: float
     ) -> None:
-        """Pack the items outside the fixed bins into the fewest further bins."""
+        """Pack the items outside the fixed bins into as few additional bins as possible."""
         from optsched.study.packing.column_generation import fewest_columns
 
         num_fixed = _count_bins(fixed)
@@ -296,7 +296,8 @@ class PackingWork:
     """A packing instance with search limits, to be sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # Time limit, measured by `clock`, a standard library function.
+    # Time limit in seconds, measured by `clock`, which must be a standard library function.
+    seconds: float
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 

@@ -86,8 +86,8 @@ def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple
     for inside, copies in copies_of(bins):
         left = copies
         while left:
-            # Take as many copies as the current rows can supply, or one copy with items from
-            # several rows.
+            # Take as many copies as the current rows can supply. If they supply no copy, take one
+            # copy with items from several rows.
             whole = min([left, *(rows[k][-1][1] // number for k, number in inside)])
             taken = Counter[int]()
             for k, number in inside:

@@ -1,6 +1,6 @@
 """Predict when hypothetical jobs would start: run a session on the cluster with these jobs.
 
-A second session without these jobs shows which other gangs they affect.
+A second session, without the hypothetical jobs, shows which other gangs these jobs affect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Simulated annealing: each step adds noise to the costs of many moves, and makes the cheapest.
+"""Simulated annealing: a step adds noise to the costs of many moves, and makes the cheapest moves.
 
 A process moves to a machine with the heat-bath probability, which is proportional to exp(−delta /
 temperature); delta is the cost change. To draw from this distribution, select the machine that
@@ -70,7 +70,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Evaluate thousands of shifts and swaps, and apply those that the noisy costs select."""
+        """Evaluate thousands of shifts and swaps, and apply those with the lowest noisy costs."""
         state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)

@@ -286,7 +286,7 @@ def _wait_chart(found: Comparison) -> Chart:
     }
     note = (
         "Total time for which a gang waited for its minimum number of tasks; the percentiles of "
-        "all replays are pooled. For a gang that is still waiting, this is its waiting time so far."
+        "all replays are pooled. A gang that is still waiting counts with its waiting time so far."
     )
     title = "Waiting time by queue and model"
     return quantile_chart("waits-by-queue", title, rows, "queue, model", note, is_pooled=True)

@@ -43,7 +43,7 @@ _MISSING: Final = (
 def _percent_grid(
     marks: Sequence[tuple[float, float]], left: float, right: float
 ) -> Iterable[Markup]:
-    """Yield horizontal grid lines with percent labels; a mark is (y coordinate, fraction of 1)."""
+    """Yield horizontal grid lines with percent labels; a mark is a y coordinate and a fraction."""
     digits = 0 if marks[-1][1] > 0.1 else 1
     for y, part in marks:
         yield svg.line((left, y), (right, y), class_="grid")

@@ -88,7 +88,7 @@ def wait_chart(timeline: Timeline) -> Chart:
         times.setdefault(timeline.queues[job.queue], []).append(job.waited_ms(timeline.end_ms))
     note = (
         "Total time for which a gang waited for its minimum number of tasks, before and between "
-        "its runs. For a gang that is still waiting, this is its waiting time so far."
+        "its runs. A gang that is still waiting counts with its waiting time so far."
     )
     return quantile_chart("waits", "Waiting time by queue", times, "queue", note)
 

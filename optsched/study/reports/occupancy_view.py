@@ -44,7 +44,7 @@ GANG_COLOURS: Final = 24
 MOST_KEYS: Final = 48
 NAME_SIZE: Final = 11.0
 LEAST_NAME: Final = 8
-"""Minimum length of a shortened name; if less than that fits, only the gang's number is shown."""
+"""Minimum length of a shortened name; if this length does not fit, only the number is shown."""
 _LABEL: Final = 150.0
 
 Box = tuple[float, float, float, float]
@@ -277,7 +277,7 @@ def film(view: View) -> Film:
         changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
     meaning = (
-        f"A cell is {each}. Its fill shows the load, and its colour shows the queue with the "
+        f"A cell is {each}. The fill of a cell shows the load, its colour the queue with the "
         "largest part."
     )
     meaning = grid_note(len(grid.holders)) if grid.rows else meaning

@@ -70,7 +70,7 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
     if not result["complete"]:
         warnings.append(
             f"Incomplete: the replay was stopped at {moment(result['ended_at_ms'])}. All figures "
-            "cover the time until then."
+            "cover the time until the stop."
         )
     for fault, number in sorted(result["faults"].items()):
         warnings.append(f"{fault} ({count_text(number, 'time')})")

@@ -1,4 +1,4 @@
-"""A timeline prepared for charts: queue colours, a time axis, and arrays of task stays."""
+"""A timeline prepared for charts: queue colours, a time axis, and the stays of tasks on nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class View:
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:
-        """Create a timeline's view; the queues that held the most GPUs or CPUs get own colours."""
+        """Create a timeline's view; queues that held the most capacity get separate colours."""
         weight = Counter({job.queue: 0 for job in timeline.jobs})
         for stay in timeline.stays:
             held = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
@@ -181,7 +181,7 @@ _ENDS: Final = {
 
 
 def describe_end(why: str) -> str:
-    """Describe how a stay or a run ended."""
+    """Describe how a task's stay on a node or a gang's run ended."""
     return _ENDS.get(why, f"ended by {why}")
 
 

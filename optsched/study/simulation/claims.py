@@ -1,9 +1,9 @@
 """ResourceClaims in a simulation: the users and the allocated devices of each claim.
 
-The simulation allocates a claim when the first task that uses it is bound. It deallocates the claim
-when the last task that uses it has left its node, as the ResourceClaim controller of Kubernetes
-does (KEP-4381). A terminating pod keeps the devices of its per-pod claims; the pod that replaces it
-has new claims.
+The simulation allocates a claim when the first task that uses it is bound. The simulation
+deallocates a claim when the last task that uses the claim has left its node, as the ResourceClaim
+controller of Kubernetes does (KEP-4381). A terminating pod keeps the devices of its per-pod claims;
+the pod that replaces it has new claims.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ClaimBook:
     """The claims of a cluster, and the tasks that use each claim.
 
     `devices` holds the devices and claims at the start, and `standing` holds the tasks that have a
-    node at the start. `known` holds the UIDs of the simulated pods. A claim that none of these
-    tasks uses stays allocated only if it is reserved for a pod that is not simulated.
+    node at the start. `known` holds the UIDs of the simulated pods. A claim that no task in
+    `standing` uses stays allocated only if it is reserved for a pod that is not simulated.
     """
 
     def __init__(self, devices: Devices, standing: Iterable[Task], known: set[str]) -> None:

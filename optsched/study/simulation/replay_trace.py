@@ -355,7 +355,7 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     came, gang = seen[0]
     ready = ((i, g, sum(t.status.counts_as_ready for t in g.tasks)) for i, g in seen)
     ran = [(i, g) for i, g, number in ready if number >= max(g.min_member, 1)]
-    # Find the first snapshot in which the gang has finished or is missing, or None.
+    # Find the first snapshot in which the gang has finished or is missing; None if there is none.
     over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
     gone = seen[-1][0] + 1
     at = next(over, gone if gone < len(snapshots) else None)
@@ -370,8 +370,8 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
     duration_ms = None
     if ran and ended is not None:
-        # The run starts when the first task was bound. If that time is unknown, the run starts at
-        # the first snapshot in which the gang runs.
+        # The run starts when the first task was bound. If the binding time is unknown, the run
+        # starts at the first snapshot in which the gang runs.
         bound = (t.started_ms for t in ran[0][1].tasks if t.started_ms)
         began_ms = start_ms if stays else min(bound, default=snapshots[ran[0][0]].taken_ms)
         duration_ms = max(ended - began_ms, 0)

@@ -75,8 +75,8 @@ class CapacityMetrics:
     allocation: float | None
     utilisation: float | None  # Like `allocation`, but counts only running gangs, and no lost work.
     # Fraction of the idle GPU time that a typical task in the trace could not use; None without
-    # GPUs. The fraction is FGD's fragmentation F (ATC 2023, §3) over time, divided by the idle GPU
-    # time.
+    # GPUs. `fragmentation` is FGD's fragmentation F (ATC 2023, §3) over time, divided by the idle
+    # GPU time.
     fragmentation: float | None
 
 
@@ -359,7 +359,7 @@ class Measuring:
     # --- elapsed time ----------------------------------------------------------------------------
 
     def _advance(self, at_ms: int) -> None:
-        """Advance to an instant; add the elapsed time, if it is measured, to the time averages."""
+        """Advance to an instant; if the elapsed time is measured, add it to the time averages."""
         jobs_per_gpu = self._num_jobs / max(self._nodes.num_gpus, 1)
         self._job_ms_per_gpu += jobs_per_gpu * (at_ms - self._now_ms)
         end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
@@ -518,7 +518,7 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """Record that a gang starts (`sign` 1) or stops (`sign` −1) to wait for its minimum."""
+        """Record the start (`sign` 1) or end (`sign` −1) of a gang's wait for its minimum."""
         self._waiting[gang.queue] += sign
         self._arrived_queues.add(gang.queue)
 
@@ -548,7 +548,7 @@ class _Shares:
 
 
 class Nearness:
-    """Records how close in the network the tasks of each gang are when the gang starts."""
+    """Records how close to each other in the network a gang's tasks are when the gang starts."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology

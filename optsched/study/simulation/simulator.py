@@ -248,7 +248,7 @@ class Simulation:
         return events
 
     def step(self) -> list[Event] | None:
-        """Return the events up to the next session, including its events, or None at the end."""
+        """Return the events up to and including the next session, or None at the end."""
         self._out = []
         while True:
             # If no task is pending, a session could do nothing but move running pods.
@@ -508,7 +508,7 @@ class Simulation:
             self._timer.request_next(self.now_ms)
 
     def _nominate(self, plan: Plan) -> None:
-        """Apply the nominations in a plan, and remove all previous ones."""
+        """Apply the nominations in a plan, and remove all previous nominations."""
         nominated: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):
