@@ -171,7 +171,7 @@ def _report_invalid(
 
 
 def _check_hierarchy(queue: Queue, review: Review) -> None:
-    """Check the hierarchy in the annotations, which is Volcano's older notation."""
+    """Check the hierarchy annotations, Volcano's older notation for the parents of a queue."""
     path, weights = queue.hierarchy, queue.hierarchy_weights
     if not path and not weights:
         return

@@ -53,8 +53,8 @@ class Settings:
     scheduler_names
         The schedulers whose pods are reviewed; the first is the default for jobs.
     trusted
-        Users that act for other users, such as optsched's controllers. Whether they may use a queue
-        themselves is not checked.
+        Users that act for other users, such as optsched's controllers. Admission does not check
+        whether these users may use a queue.
     zones
         The known time zone names, or None to accept every name.
     checks_allocated

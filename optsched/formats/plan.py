@@ -44,7 +44,7 @@ KIND: Final = "Plan"
 
 _KEY: Final = re.compile(r"[^/]+/[^/]+")
 _NOT_A_KEY: Final = "is not the key of a pod or PodGroup: write namespace/name"
-_NOT_SECONDS: Final = "is not a number of seconds of zero or more"
+_NOT_SECONDS: Final = "is not a number of seconds: write 0 or more"
 _NOT_PROVED: Final = "contradicts the levels: write {} for these levels"
 _NO_POD: Final = "is not a pending pod of this snapshot"
 _NO_VICTIM: Final = "is not a running pod of this snapshot"

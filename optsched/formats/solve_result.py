@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 KIND: Final = "SolveResult"
 LIST: Final = "SolveResultList"
 
-_NOT_A_NUMBER: Final = "is not a number of zero or more"
+_NOT_A_NUMBER: Final = "is not a number: write 0 or more"
 _CONTRADICTS: Final = "contradicts {}, which implies {}"
 
 

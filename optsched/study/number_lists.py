@@ -39,7 +39,7 @@ class Numbers:
         """
         word = self._next_token(what)
         if not word.isdecimal() or not word.isascii():
-            raise self.error(what, word, "is not a whole number of zero or more")
+            raise self.error(what, word, "is not a whole number: write 0 or more")
         end = MAX_BASE + 1 if below is None else below
         # Count the digits first: Python refuses to convert numbers with thousands of digits.
         if len(word.lstrip("0")) > len(str(end)) or int(word) >= end:

@@ -240,8 +240,12 @@ def test_parts_without_a_reading_are_named(field: str, value: Any, path: str):
             'pending[ml/wide].code: "Bored" is not one of RefusedByAPIServer',
         ),
         ("certificate", None, "certificate is missing and has no default"),
-        ("certificate.seconds", "1s", 'certificate.seconds: "1s" is not a number of seconds of ze'),
-        ("certificate.seconds", -1, "certificate.seconds: -1 is not a number of seconds of zero"),
+        (
+            "certificate.seconds",
+            "1s",
+            'certificate.seconds: "1s" is not a number of seconds: write',
+        ),
+        ("certificate.seconds", -1, "certificate.seconds: -1 is not a number of seconds: write 0"),
         ("certificate.levels.0.value", 1.5, "certificate.levels[0].value: 1.5 is not a whole numb"),
         ("certificate.levels.1.sense", "up", 'certificate.levels[1].sense: "up" is not one of max'),
         (

@@ -52,7 +52,7 @@ def test_what_is_no_packing(bins, wrong: list[str]) -> None:
         ("4 12 1", "4 x 1", "x:5: size 1 of row 1: x is not a whole number"),
         ("5 5 1\n", "5 5", "x:6: the file ends, but number of items of row 2 is missing"),
         ("5 5 1\n", "5 5 1 1", "x:6: the end of the file: 1 is one number too many"),
-        ("10 20", "10 2e1", "x:2: capacity 1: 2e1 is not a whole number of zero or more"),
+        ("10 20", "10 2e1", "x:2: capacity 1: 2e1 is not a whole number: write 0 or more"),
         ("3\n5 5 2\n4 12 1\n5 5 1\n", "0", "x: there is no item"),
         (
             "4 12 1",

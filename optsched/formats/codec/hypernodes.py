@@ -217,7 +217,7 @@ class TopologyIndex:
         self._is_stale |= self._hypernodes.pop(name, None) is not None
 
     def topology(self) -> Topology:
-        """Return the current tree; the same object is returned until the tree changes."""
+        """Return the current tree; until the tree changes, return the same object."""
         if not self._is_stale:
             return self._topology
         self._is_stale = False

@@ -235,7 +235,7 @@ class VolumeStore:
         return None if obj is None else parse_claim(obj, self._current_storage())[0]
 
     def refresh(self) -> Mapping[str, Claim]:
-        """Return all claims, keyed by claim key; the same mapping until a claim changes."""
+        """Return all claims, keyed by claim key; until a claim changes, return the same mapping."""
         stale = (
             self._stale_claims | self._raw_claims.keys()
             if self._is_storage_stale
@@ -349,7 +349,7 @@ class DeviceStore:
             self._is_stale = True
 
     def refresh(self) -> Devices:
-        """Return all devices and claims; the same object until one of them changes."""
+        """Return all devices and claims; until one of them changes, return the same object."""
         if not self._is_stale:
             return self._shown
         claims = _newest(list(self._claims.values()))

@@ -35,9 +35,9 @@ NOTHING: Final = frozenset({"", "None", "none", "null", "NaN", "nan", "NULL", "N
 """Cell contents that are read as empty."""
 
 _MISSING: Final = "is missing: the row ends before this column"
-_NOT_A_COUNT: Final = "is not a whole number of zero or more"
-_NOT_SECONDS: Final = "is not a number of seconds of zero or more"
-_NOT_A_NUMBER: Final = "is not a number of zero or more"
+_NOT_A_COUNT: Final = "is not a whole number: write 0 or more"
+_NOT_SECONDS: Final = "is not a number of seconds: write 0 or more"
+_NOT_A_NUMBER: Final = "is not a number: write 0 or more"
 _TOO_MUCH: Final = "is too large: write at most"
 _NO_TIME: Final = "is not a time: write YYYY-MM-DD HH:MM:SS"
 _LONGEST_S: Final = Decimal(10**12)
@@ -94,7 +94,7 @@ class Row:
         return (self.cells.get(column) or "").strip()
 
     def number(self, column: str, message: str = _NOT_A_NUMBER, most: int | None = None) -> Decimal:
-        """Parse a cell as a number of zero or more."""
+        """Parse a cell as a non-negative number."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
             return Decimal(0)
@@ -108,7 +108,7 @@ class Row:
         return Decimal(0)
 
     def integer(self, column: str, most: int | None = None) -> int:
-        """Parse a cell as an integer of zero or more, which may be written as `4.0`."""
+        """Parse a cell as a non-negative integer, which may be written as `4.0`."""
         found = self.number(column, _NOT_A_COUNT, most)
         if found == int(found):
             return int(found)

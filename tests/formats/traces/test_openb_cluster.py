@@ -103,18 +103,18 @@ def test_bad_rows_are_told_and_the_others_are_kept(tmp_path: Path):
     found = read_instance(trace(tmp_path, HEAD + "\n".join(rows)))
     assert [g.tasks[0].shape.request[0] for g in found.snapshot.gangs] == [("cpu", 2)]
     assert [str(p) for p in found.problems] == [
-        'openb_pod_list_mine.csv:2: Pod a: cpu_milli: "x" is not a whole number of zero or more',
+        'openb_pod_list_mine.csv:2: Pod a: cpu_milli: "x" is not a whole number: write 0 or more',
         'openb_pod_list_mine.csv:3: Pod b: gpu_milli: "1200" is not a share of one GPU: '
         "write 1 to 1000",
         'openb_pod_list_mine.csv:4: Pod c: gpu_milli: "500" requests a share of several GPUs: '
         "write 1000, or 1 as num_gpu",
-        "openb_pod_list_mine.csv:5: Pod d: num_gpu: null is not a whole number of zero or more",
-        "openb_pod_list_mine.csv:5: Pod d: gpu_milli: null is not a whole number of zero or more",
+        "openb_pod_list_mine.csv:5: Pod d: num_gpu: null is not a whole number: write 0 or more",
+        "openb_pod_list_mine.csv:5: Pod d: gpu_milli: null is not a whole number: write 0 or more",
         'openb_pod_list_mine.csv:6: Pod: name: "" is empty: every row needs a name',
         'openb_pod_list_mine.csv:8: Pod e: name: "e" occurs more than once; '
         "the last occurrence applies",
         "openb_pod_list_mine.csv:9: Pod f: creation_time: "
-        '"-1" is not a whole number of zero or more',
+        '"-1" is not a whole number: write 0 or more',
     ]
 
 
