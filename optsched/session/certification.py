@@ -161,14 +161,16 @@ def certify(
     if num_later := count_left_gangs(problem):
         limitations.append(f"{count_noun(num_later, 'gang')} left to a later session")
     if session.num_coarse_terms:
-        what = count_noun(session.num_coarse_terms, "term")
-        limitations.append(f"{what} of running pods beyond the limit, widened or dropped")
+        what = count_noun(session.num_coarse_terms, "affinity term")
+        limitations.append(f"widened or dropped beyond the limit: {what} of running pods")
     num_cut_searches = count_cut_searches(problem)
     if num_cut_searches:
         cuts = (f"{number} by {limit}" for limit, number in sorted(num_cut_searches.items()))
-        limitations.append(f"device searches cut by limits: {', '.join(cuts)}")
+        limitations.append(f"device searches stopped by limits: {', '.join(cuts)}")
     if rules.unmodelled:
-        limitations.append(f"rules that are in no model: {', '.join(rules.unmodelled)}")
+        limitations.append(
+            f"rules without a constraint for the solver: {', '.join(rules.unmodelled)}"
+        )
     levels = (*over_gangs, *over_victims, *lent, *over_nodes)
     is_optimal = all(r.status is LevelStatus.OPTIMAL for r in levels)
     explains, outcome = session.context.explains, Outcome(problem, chosen.decisions)

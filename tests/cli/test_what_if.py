@@ -87,7 +87,7 @@ def test_problems_of_objects_that_nobody_asks_about_are_few(live: FakeCluster) -
     told = [line for line in result.stderr.splitlines() if "because no binder wrote it" in line]
     assert told[0].startswith("Pod ns/mine: ")
     assert len(told) == 1 + MOST_OTHERS
-    assert "and 3 more about other objects of the cluster" in result.stderr
+    assert "and 3 more problems with other objects of the cluster" in result.stderr
 
 
 # --- a file --------------------------------------------------------------------------------------

@@ -307,7 +307,7 @@ def test_a_dear_claim_waits_and_others_start(
         assert set(report.plan.binds) == {"ns/p"}
         assert why in str(report.plan.pending["ns/pod:dear"])
         assert report.trace.num_cut_searches.keys() == limits
-        lines = [x for x in report.plan.certificate.limitations if "cut by limits" in x]
+        lines = [x for x in report.plan.certificate.limitations if "stopped by limits" in x]
         assert len(lines) == bool(limits)
         for limit in limits:
             number = report.trace.num_cut_searches[limit]

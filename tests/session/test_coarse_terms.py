@@ -98,7 +98,7 @@ def test_further_terms_exclude_more_pods_but_none_fewer() -> None:
         report = run_session(cluster(*pods), POLICY, SessionContext(period_ms=1000))
         assert not report.trace.violations
         (limitation,) = report.plan.certificate.limitations
-        assert limitation.startswith("50 terms of running pods beyond the limit")
+        assert limitation.endswith("beyond the limit: 50 affinity terms of running pods")
         return set(report.plan.binds.values())
 
     selecting_none: Callable[[int], dict[str, Any]] = lambda i: {  # noqa: E731

@@ -77,7 +77,7 @@ def test_a_rule_with_nothing_but_a_verifier_is_never_broken(solver) -> None:
     if waits is not None:
         assert str(waits) == "RefusedByPlugin: plugin mine: two pods of a gang"
     assert not report.plan.certificate.is_proved
-    assert "rules that are in no model: mine" in report.plan.certificate.limitations
+    assert "rules without a constraint for the solver: mine" in report.plan.certificate.limitations
 
 
 class Newest(Mine):

@@ -444,7 +444,7 @@ def _decide(
         print_text(console, str(problem), "yellow")
     if len(others) > MOST_OTHERS:
         more = len(others) - MOST_OTHERS
-        print_text(console, f"and {more} more about other objects of the cluster", "yellow")
+        print_text(console, f"and {more} more problems with other objects of the cluster", "yellow")
     rejected = [
         Prediction(
             gang.key,
