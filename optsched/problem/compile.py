@@ -40,7 +40,7 @@ _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
 
 
 FEW_RESOURCES: Final = 32
-"""Number of resources up to which `has_many_unused_resources` returns False."""
+"""Up to this number of resources, `has_many_unused_resources` returns False."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:

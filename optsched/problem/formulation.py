@@ -12,10 +12,10 @@ are:
   of one gang class that have the same role and task class. If all tasks of a gang start together,
   x[f] is count[f]·y[h] and has no separate variable.
 
-Distributing the placed tasks round-robin over the started gangs always gives each gang a valid
-number of tasks. For any range of consecutive entries, the numbers of placed tasks of two gangs then
-differ by at most one. So if the average number of placed tasks per gang reaches a minimum, every
-gang reaches this minimum.
+If the placed tasks are distributed round-robin over the started gangs, every gang reaches its
+minimums. For any range of consecutive entries, the numbers of placed tasks of two gangs then differ
+by at most one. So if the average number of placed tasks per gang reaches a minimum, every gang
+reaches this minimum.
 """
 
 from __future__ import annotations
@@ -505,7 +505,7 @@ class GangNodes:
     Consider an entry f (equal tasks) of a gang that is the only gang of its class. The variable
     w[f, n] counts the tasks of the entry on node n:
 
-        Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
+        Σ_n w[f, n] = x[f]   and   Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
     The variable u[c, n] counts the tasks of class c on node n. Without w, a solution does not
     determine which gang's tasks run on a node.

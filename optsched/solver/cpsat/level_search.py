@@ -71,7 +71,7 @@ MOST_ROUNDS_OF_NODES = 6
 """Maximum number of neighbourhoods to search per level."""
 
 FULL_SECONDS = 5e-5
-"""Minimum remaining seconds per free variable at which a search of the complete model starts."""
+"""A search of the complete model starts only with this many remaining seconds per free variable."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -352,7 +352,7 @@ class _DirectSearch(_LevelSearch):
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         value, bound = self.incumbent(objective), self.known_bound(objective)
         values, left_s = None, self.clock.remaining_s
-        # The time for this level ends when this number of seconds remains.
+        # The level must end once the remaining time falls to `_ends_s` seconds.
         self._ends_s = None if left_s is None else left_s * (1 - self._share(level))
         if not self._is_level_finished(value, bound):
             values, bound = self._relaxed(level, objective, value, bound)
@@ -395,8 +395,8 @@ class _DirectSearch(_LevelSearch):
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
         """Yield the upper bounds, the fraction of the time and the work limit of each search.
 
-        The first search allows only placements near the relaxation's optimum. Each of the next
-        searches of a large model also allows all placements on some nodes. The last search allows
+        The first search allows only placements near the relaxation's optimum. In a large
+        model, each later search also allows all placements on some nodes. The last search allows
         all placements.
         """
         if values is not None:
@@ -804,7 +804,7 @@ class _ConfigurationSearch(_LevelSearch):
         return uses
 
     def _pad_values(self, relaxed: Relaxed) -> F64:
-        """Return the optimum of the relaxation, with 0 for configurations that were added later."""
+        """Return the optimum of the relaxation, with 0 for configurations outside of it."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
         return np.concatenate([relaxed.values, uses])

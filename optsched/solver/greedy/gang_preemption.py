@@ -189,7 +189,7 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, candidates: Bool, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """Return a gang and its running tasks, or None if some of them may not be evicted."""
+        """Return a gang and its running tasks, or None if one of the tasks may not be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.log.evicted]
         may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)

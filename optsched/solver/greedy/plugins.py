@@ -81,7 +81,7 @@ class QueueGate(Protocol):
     """A plugin that stops allocation for overused queues (Volcano `Overused`)."""
 
     def is_overused(self, queue: int) -> bool:
-        """Return whether a queue may place no more tasks in this session."""
+        """Return whether a queue may place no further tasks in this session."""
 
 
 class GangGate(Protocol):

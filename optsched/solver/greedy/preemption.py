@@ -3,8 +3,8 @@
 The actions select and order victims as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`):
 gang by gang, task by task and node by node. In each step, the tiers of plugins vote on the victims.
 If the policy enables `gang` or `tdm`, evictions for a gang are undone unless nodes are nominated
-for its whole minimum. Names break ties; Volcano breaks ties at random. The nodes of the victims are
-nominated for the gang.
+for its whole minimum. Pod and gang names break ties; Volcano breaks ties at random. The nodes of
+the victims are nominated for the gang.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class GangClasses:
         return None
 
     def _failed_classes(self) -> set[int]:
-        """Return the classes in which a gang has failed to start since the last change."""
+        """Return the classes in which a gang has failed to start since placements last changed."""
         if self._failed_at != self._placing.changes:
             self._failed_at = self._placing.changes
             self._failed.clear()
@@ -346,7 +346,7 @@ class QueueOrder:
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
-        """Replace the contents with `gangs`, sorted within each queue."""
+        """Replace all queued gangs with `gangs`, sorted within each queue."""
         self._line.update(group_by_queue(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)

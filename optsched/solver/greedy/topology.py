@@ -98,7 +98,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int, later: NodeTable | None = None) -> bool:
-        """Nominate idle or future idle capacity for a gang; return whether the gang fits.
+        """Nominate nodes with idle or future idle capacity for a gang; return whether it fits.
 
         `later` is the node table of future idle capacity; None means `PlacementState.future`.
         """
@@ -295,8 +295,8 @@ class _GangPlacement:
     ) -> Bool:
         """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
 
-        A rigid gang needs all its tasks to start. If `need` is below the number of tasks, all
-        domains are in the mask.
+        A rigid gang needs all its tasks to start. If `need` is below the gang's number of tasks,
+        all domains are in the mask.
         """
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)

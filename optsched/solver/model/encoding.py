@@ -75,7 +75,7 @@ class Encoding(Protocol):
 
     @property
     def level_of(self) -> list[int]:
-        """The index, in `Goal.levels`, of each level of the model."""
+        """The index of each level of the model in `Goal.levels`."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """Return the decisions of a solution; `base` holds the decisions on all other gangs."""

@@ -149,8 +149,8 @@ class _Bounds:
             return None
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require only a value that is worse than the plan's value by one. If the model is wrong,
-        # its bound can then contradict the plan.
+        # Require a value that may be worse than the plan's value by one. If the model is wrong, its
+        # bound can then contradict the plan.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
         rows = self._joint.form.model.rows

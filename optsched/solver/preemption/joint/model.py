@@ -324,8 +324,8 @@ def _group_nodes(most: I64) -> I64:
         fits = most[:, useful] > 0
         found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
         if len(most) * (int(found.max()) + 1) > MOST_MERGED:
-            # Any partition of the nodes into sets gives a valid bound. Sorting puts nodes that only
-            # rare task classes may use into one set.
+            # Any partition of the nodes into sets gives a valid bound. After sorting, nodes that
+            # only rare task classes may use are in one set.
             order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
             found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found

@@ -107,8 +107,8 @@ class Preemptors:
         """Turn some reclaims into preemptions; return a mask (m,) of the victims still reclaimed.
 
         If a gang is evicted entirely, a preemptor must use the capacity of one of the gang's
-        preempted tasks. If no preemptor does so, a reclaimed task whose capacity a preemptor uses
-        is preempted instead.
+        preempted tasks. If no preemptor uses such capacity, a reclaimed task whose capacity a
+        preemptor uses is preempted instead.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):

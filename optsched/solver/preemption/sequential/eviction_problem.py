@@ -448,7 +448,7 @@ def _find_lenders(
 
 
 def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, resource: int) -> str:
-    """Return the amounts that a lending queue holds and deserves as a text; "" if unknown."""
+    """Return a text with the amounts that a lending queue holds and deserves; "" if unknown."""
     for lending in eviction.constraints.lendings:
         due = dict(lending.due).get(resource)
         if int(eviction.groups.queue[lending.groups[0]]) == queue and due is not None:

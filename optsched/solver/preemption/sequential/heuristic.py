@@ -177,7 +177,7 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 
 
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
-    """Restrict an eviction problem to the nodes where its tasks lack the least capacity.
+    """Restrict an eviction problem to the nodes with the smallest shortfalls for its tasks.
 
     The best solution may use other nodes. Returns None if the problem already allows only a few
     nodes.
@@ -258,7 +258,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place equal tasks on nodes that lack the least capacity; return how many were placed."""
+        """Place equal tasks on nodes with the smallest shortfalls; return how many were placed."""
         eviction = self._eviction
         request = eviction.request[entry]
         groups = eviction.groups

@@ -116,7 +116,7 @@ class EvictionPlan:
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def without_gangs(self, snapshot: Snapshot, gangs: Set[int]) -> EvictionPlan:
-        """Return the plan without the evictions and nominations for the gangs `gangs` (indices)."""
+        """Return the plan without the evictions and nominations for `gangs` (gang indices)."""
         keys = {snapshot.gangs[gang].key for gang in gangs}
         evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
         nominations = {
