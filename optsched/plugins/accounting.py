@@ -90,7 +90,7 @@ class Ledger:
     @property
     def queue_log(self) -> list[int]:
         """The queues of the gangs in `gang_log`; deprecated."""
-        message = "Ledger.queue_log is deprecated: read queue_of of the gangs in gang_log"
+        message = "Ledger.queue_log is deprecated: look up the gangs of gang_log in queue_of"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return [self.queue_of[gang] for gang in self.gang_log]
 
@@ -217,7 +217,7 @@ class Outcome:
 
     @cached_property
     def future_idle(self) -> I64:
-        """The idle resources (N, R) once terminating tasks have ended and nominated ones started.
+        """The idle resources (N, R) after terminating tasks end and nominated tasks start.
 
         The idle resources of an overcommitted node may be negative.
         """

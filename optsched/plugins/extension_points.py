@@ -63,7 +63,7 @@ class Switch(Enum):
 
 
 DEFAULT_SWITCHES = frozenset(Switch) - {Switch.HIERARCHY, Switch.CLUSTER_ORDER}
-"""The switches that are enabled by default, as in Volcano's `SCH/plugins/defaults.go`."""
+"""The switches that are enabled by default, as in Volcano's `plugins/defaults.go`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class GangLevel(Level, Protocol):
 
 
 class NodeLevel(Level, Protocol):
-    """A level that sums over all placed tasks a value that depends on the node of the task."""
+    """A level that is a sum over all placed tasks; a task's value depends on its node."""
 
     def node_values(self, problem: Problem) -> I64:
         """Return the value (C, N) that one task of a class contributes on a node."""

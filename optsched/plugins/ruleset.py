@@ -253,7 +253,7 @@ class RuleSet:
         return RuleSet(self.active, rules)
 
     def contained(self, faults: Faults) -> RuleSet:
-        """Return a copy that catches the errors of custom rules and records them in `faults`."""
+        """Return a rule set that catches errors of custom rules and records them in `faults`."""
         if not any(a.origin for a in self.active):
             return self
         kept = (
@@ -263,7 +263,7 @@ class RuleSet:
         return RuleSet(tuple(kept), self.guards)
 
     def connected(self, outside: Outside) -> RuleSet:
-        """Return a copy for one session, in which extender plugins call services via `outside`."""
+        """Return a rule set for one session; its extender plugins call services via `outside`."""
         # Without extenders, sessions share the rule set and its cached values.
         if not any(isinstance(a.rule, Extender) for a in self.active):
             return self
@@ -279,10 +279,11 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return which gangs (G,) have a gang class of their own, and arrays that split others.
+        """Return how the rules split gang classes.
 
-        The arrays (G,) are the integer results of `Rule.distinguish_gangs`; gangs with different
-        integers are in different gang classes.
+        The mask (G,) selects the gangs that each form a gang class of their own. The arrays (G,)
+        are the integer results of `Rule.distinguish_gangs`; gangs with different integers are in
+        different gang classes.
         """
         rules = {r.name: r for r in (*ALWAYS, *(a.rule for a in self.active))}.values()
         found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]
@@ -328,7 +329,7 @@ class RuleSet:
         """True if the `preempt` action also serves gangs that already run their minimum of tasks.
 
         The first tier with a voting plugin decides (Volcano `JobStarving`). If the plugin `gang`
-        votes in this tier, only gangs below their minimum may preempt.
+        votes in the deciding tier, only gangs below their minimum may preempt.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]
         tiers = [a.tier for a in voting if Switch.JOB_STARVING in a.switches]

@@ -144,5 +144,5 @@ def test_the_old_log_of_queues() -> None:
     snapshot = cluster([node("n1", cpu=2)], [made], [Queue("a")])
     ledger = Ledger(compile_problem(snapshot))
     ledger.record_placement(0, 0, 1)
-    with pytest.warns(DeprecationWarning, match="Ledger.queue_log is deprecated: read queue_of"):
+    with pytest.warns(DeprecationWarning, match="Ledger.queue_log is deprecated: look up"):
         assert ledger.queue_log == [0]

@@ -61,7 +61,7 @@ class Question:
         The kind of call, which determines the other attributes that are set.
     task
         The pending task for which the call is made; the reply applies to all equal tasks. In calls
-        about victims, the preempting task.
+        about victims, it is the preempting task.
     nodes
         Candidate nodes for the task.
     victims
@@ -445,12 +445,12 @@ class _Votes(Greedy):
 _CALLS = (
     (Verb.PREDICATE, "which nodes a task may use"),
     (Verb.PRIORITIZE, "scores of nodes for a task"),
-    (Verb.PREEMPTABLE, "which tasks a task of higher priority may preempt (without the solver)"),
-    (Verb.RECLAIMABLE, "which tasks a task of another queue may reclaim (without the solver)"),
-    (Verb.QUEUE_OVERUSED, "whether a queue is overused (without the solver)"),
+    (Verb.PREEMPTABLE, "which tasks a higher-priority task may preempt (only without the solver)"),
+    (Verb.RECLAIMABLE, "which tasks another queue's task may reclaim (only without the solver)"),
+    (Verb.QUEUE_OVERUSED, "whether a queue is overused (only without the solver)"),
     (Verb.JOB_ENQUEUEABLE, "whether the pods of a gang may be created"),
     (Verb.JOB_ENQUEUED, "notification that the pods of a gang may be created"),
-    (Verb.JOB_READY, "whether a gang may start (without the solver)"),
+    (Verb.JOB_READY, "whether a gang may start (only without the solver)"),
     (Verb.SESSION_OPEN, "notification with the whole cluster when a session begins"),
     (Verb.SESSION_CLOSE, "notification that a session has ended"),
     (Verb.ALLOCATE, "notification for every placed task"),

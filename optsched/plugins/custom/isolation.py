@@ -409,7 +409,7 @@ class _IsolatedGreedy:
                 return found
         return (0.0,) * ~self._widths[point]
 
-    def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all points
+    def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         check, fallback = _CHECKS[point]
         return self._rule.call_with_fallback(
             point,

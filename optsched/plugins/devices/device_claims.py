@@ -148,7 +148,7 @@ class DeviceClaims(Rule):
         return bool(requests.open(shape) or requests.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return a reason that names a claim that no node can satisfy, or None."""
+        """Return the reason that no node can satisfy one of the gang's claims, or None."""
         problem = outcome.problem
         requests = problem.derived(_Pools).requests
         for task in problem.tasks_of(gang):
@@ -379,7 +379,7 @@ Places = dict[int, int]
 
 
 class _AllocationRows:
-    """Builds constraints that allocate devices to claims: models/formulation/device_claims.md."""
+    """Builds constraints that allocate devices to claims (models/formulation/device_claims.md)."""
 
     def __init__(self, nodes: NodeModel, pools: _Pools) -> None:
         self._nodes, self._model, self._pools = nodes, nodes.model, pools

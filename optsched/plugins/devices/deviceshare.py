@@ -322,9 +322,9 @@ class DeviceShare(Rule):
     def holdings(self, node: Node) -> dict[str, list[Allocation]]:
         """Return the device shares of each resident of a node by task key.
 
-        Residents with unknown shares get shares such that all residents fit. If the search finds no
-        such shares, these residents get shares one by one in Volcano's order; a resident that does
-        not fit gets none.
+        Residents with unknown shares get shares such that all residents fit. If the search fails,
+        residents with unknown shares get shares one by one in Volcano's order; a resident that does
+        not fit gets no share.
         """
         used = [Usage() for _ in node.shared_gpus]
         place = {(device.npu, device.key): i for i, device in enumerate(node.shared_gpus)}
@@ -334,7 +334,7 @@ class DeviceShare(Rule):
             for use in (u for u in task.shared_gpus if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
                 device = node.shared_gpus[at]
-                # A task that requests whole devices uses all memory of each of them.
+                # A task that requests whole devices uses all memory of each device.
                 memory = use.memory or (device.memory if alone else 0)
                 kind = _find_slice(device, use.instance)
                 # A slice of an unknown geometry uses the whole device.
@@ -516,7 +516,7 @@ def is_wired(device: SharedGpu) -> bool:
 def admits(device: SharedGpu, used: Usage, need: Need) -> bool:
     """Return whether a device has enough idle memory, cores and slices for a request.
 
-    A vGPU request without cores fits only a device that had idle cores before the session.
+    A vGPU request without cores fits only on a device that had idle cores before the session.
     """
     if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
         return False

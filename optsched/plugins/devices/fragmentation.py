@@ -232,7 +232,7 @@ def _column(problem: Problem, resource: str, amounts: I64) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class FragLevel:
-    """The idle GPU capacity of ready nodes that a typical task cannot use, on average."""
+    """The average idle GPU capacity of ready nodes that a typical task cannot use."""
 
     name: str = "fragmentation"
     unit: str = "millionths of a GPU"

@@ -292,8 +292,8 @@ def fullest_fit(free: I64, milli: int) -> I64:
 class Devices(Greedy):
     """Tracks idle GPUs while tasks are placed; a GPU share uses the fullest GPU where it fits.
 
-    On a node with terminating pods, all placed and nominated tasks must also fit once these pods
-    have ended, in some packing.
+    On a node with terminating pods, some packing must fit all placed and nominated tasks once these
+    pods have ended.
 
     Attributes
     ----------

@@ -91,7 +91,7 @@ class NumaPolicies(Rule):
         return f"had no Numatopology with policy {policy}"
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return a reason that names a requested policy that no node has, or None."""
+        """Return the reason that no node has a policy that the gang requests, or None."""
         problem = outcome.problem
         for task in problem.tasks_of(gang):
             policy, nodes = requested_policy(task.shape), problem.snapshot.nodes
@@ -272,7 +272,7 @@ def _find_numa_states(problem: Problem) -> tuple[_NumaState, ...]:
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return the CPUs and GPUs per NUMA node of each task, by task key.
+    """Return the CPUs and GPUs that each task gets on each NUMA node, by task key.
 
     The assignment is the one that the kubelet makes. If the policy is `single-numa-node` and the
     kubelet would reject a task, the result is any assignment that fits all tasks. The result is

@@ -74,7 +74,7 @@ class Option(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """The cells that provide both CPUs and GPUs; all cells if only one of them is requested."""
+        """The cells for both CPUs and GPUs; all cells if only CPUs or only GPUs are requested."""
         return self.cpus & self.gpus if self.cpus and self.gpus else self.cpus | self.gpus
 
 
@@ -286,15 +286,15 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     """Return the idle CPUs and GPUs of a node's cells, and those that each resident uses.
 
     If the node's agent reports resources of a pod, these resources are in use while the pod exists,
-    and idle afterwards. The other reported usage is attributed to residents without a report,
-    oldest first; their cells are known only from the plans that bound them. A resident that
-    requests more than the rest of the reported usage has started after the report. Such a resident
-    uses the cells that were planned when it was bound or, without a plan, the cells that the
-    kubelet would assign.
+    and idle afterwards. Reported usage without a reported pod is attributed to residents without a
+    report, oldest first. The cells of such a resident are known only from the plan that bound it. A
+    resident that requests more than the rest of the reported usage has started after the report.
+    The cells of a resident that started after the report are the cells planned for it or, without a
+    plan, the cells that the kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
-    assert layout is not None  # noqa: S101  callers check this
-    assert numa is not None  # noqa: S101  callers check this
+    assert layout is not None  # noqa: S101  callers pass nodes with a layout
+    assert numa is not None  # noqa: S101  callers pass nodes with a layout
     cells = numa.cells
     free = Free(tuple(c.free_cpus for c in cells), tuple(c.free_gpus for c in cells))
     place = {cell.number: at for at, cell in enumerate(cells)}
@@ -331,7 +331,7 @@ def _find_unreported(
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
     """Yield each resident with requests that the agent has not reported yet, and these requests."""
     numa = node.numa
-    assert numa is not None  # noqa: S101  callers check this
+    assert numa is not None  # noqa: S101  callers pass nodes with a layout
     seen = [Counter[str](), Counter[str]()]
     unreported = [sum(c.cpus - c.reserved - c.free_cpus for c in numa.cells)]
     unreported.append(sum(c.gpus - c.free_gpus for c in numa.cells))

@@ -182,7 +182,7 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield the keys of victims that a preemptor does not need, with the preemptor's key.
 
-        A victim is needed if, without its eviction, a reclaim would break the rule on shares.
+        Without the eviction of a needed victim, a reclaim would break the rule on shares.
         """
         for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
@@ -302,7 +302,7 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
     """Yield the units of a reclaim: sets of victims that a gang or subgroup loses together.
 
     To evict a whole gang, single tasks are evicted first, down to its minimum, and then the other
-    tasks as one unit. The same applies to a subgroup, whose minimum is its size.
+    tasks as one unit. A subgroup is evicted in the same way; its minimum is its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}
@@ -332,8 +332,8 @@ def _make_unit(
     """Return the unit of `victims`, of which `number` tasks are evicted together.
 
     `mine` are the victims of one preemptor. The upper bound for a resource assumes that the tasks
-    of `mine` without the resource are among the `number` tasks. The others of the `number` tasks
-    are the victims that use most of the resource.
+    of `mine` without the resource are among the `number` tasks. The remaining tasks of the unit are
+    the victims that use most of the resource.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
@@ -454,10 +454,11 @@ class _Shares:
         """Group the victims of a lending queue by their compared resources and unit indices.
 
         The queue must exceed its deserved share of at least one compared resource, or of a resource
-        that one of these units uses. If `_by_use` is True, the compared resources of a victim are
-        the deserved resources that it uses. Its units are the units that contain the victim and use
-        another deserved resource. If `_by_use` is False, the compared resources are those requested
-        resources of which the queue has a deserved share, and units are ignored.
+        that one of the victim's units uses. If `_by_use` is True, the compared resources of a
+        victim are the deserved resources that it uses. The units of a victim are those that contain
+        the victim and use another deserved resource. If `_by_use` is False, the compared resources
+        are those requested resources of which the queue has a deserved share, and units are
+        ignored.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}

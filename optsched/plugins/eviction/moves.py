@@ -53,7 +53,7 @@ class Relief:
         (V, K) the assumed usage of each running task.
     fits
         True if a task is moved only when the `space` of a single node suffices for it. If `fits` is
-        False, the total `space` of all nodes must suffice.
+        False, the total `space` of all nodes must suffice for the moved tasks.
 
     """
 

@@ -1,7 +1,8 @@
 """Find needless victims: evicted pods whose resources the preemptor does not use.
 
-Mathematics: models/formulation/entitled.md, "use". Without this check, a queue could evict pods for
-a gang that starts on other nodes, and give the released capacity to other gangs.
+Mathematics: models/formulation/entitled.md, "use". Without the check for needless victims, a queue
+could evict pods for a gang that starts on other nodes, and give the released capacity to other
+gangs.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _find_doubtful(
     victims: Sequence[Task],
     elsewhere: Collection[str],
 ) -> list[str]:
-    """Return the keys of the victims that the preemptor possibly does not need.
+    """Return the keys of the victims that may be needless for the preemptor.
 
     If a node of the preemptor has too many victims, only its largest victim is returned. The
     victims in `elsewhere` are on nodes without tasks of the preemptor; their gangs would meet all
@@ -116,7 +117,7 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 
 
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
-    """Return whether the tasks in `coming` need all victims in `leaving`, given their common node.
+    """Return whether the tasks in `coming` need all victims in `leaving` on their common node.
 
     All victims are needed if, for at least one resource, they release less than a limit. The limit
     is the sum of three amounts: the total request of the tasks, the number of tasks times the

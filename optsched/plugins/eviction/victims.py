@@ -101,7 +101,7 @@ def is_system(task: Task) -> bool:
 
 
 def is_system_gang(gang: Gang) -> bool:
-    """Return whether a gang is in `kube-system`, or it or one of its tasks has system priority."""
+    """Return whether a gang is in `kube-system`, or the gang or a task has system priority."""
     if gang.namespace == SYSTEM_NAMESPACE or gang.priority >= SYSTEM_PRIORITY:
         return True
     return any(task.priority >= SYSTEM_PRIORITY for task in gang.tasks)
@@ -110,7 +110,7 @@ def is_system_gang(gang: Gang) -> bool:
 def system_first(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with the priorities of system gangs raised to `SYSTEM_PRIORITY`.
 
-    Returns the same object if no priority has to be raised.
+    Returns the given snapshot itself if no priority has to be raised.
     """
     system = derived_of(snapshot.gangs, is_system_gang)
     if not any(system):
@@ -181,7 +181,8 @@ def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bo
     """Return the mask (V,) of running tasks that are covered by an exhausted disruption budget.
 
     If `yields` is True, the mask considers only the disruption budgets that guarantees may
-    override. If `yields` is False, it considers only the other budgets.
+    override. If `yields` is False, the mask considers only the budgets that guarantees may not
+    override.
     """
     spent = [
         b
@@ -263,7 +264,8 @@ class _Budgets(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Return the victims within those disruption budgets that guarantees may not override.
 
-        `Victims` already ensures that only reclaims within a guarantee violate the other budgets.
+        For budgets that guarantees may override, `Victims` ensures that only reclaims within a
+        guarantee violate them.
         """
         firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
         return self._select_allowed(firm, victims)
@@ -305,8 +307,8 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 class GuaranteedReclaims:
     """Finds the reclaims of a plan that the guarantee of the reclaiming queue covers.
 
-    These reclaims may evict tasks that are protected by annotations, or by disruption budgets that
-    guarantees may override.
+    The covered reclaims may evict tasks that are protected by annotations, or by disruption budgets
+    that guarantees may override.
     """
 
     def __init__(self, world: World) -> None:
@@ -336,9 +338,9 @@ class GuaranteedReclaims:
     def find_reclaims(self) -> dict[str, str]:
         """Return the queue whose guarantee covers a reclaim, by the key of the victim.
 
-        A guarantee first covers the gangs that reclaim protected victims. It then covers the other
-        gangs, in the order of the plan, as long as it also covers all tasks that the plan places
-        for them.
+        A guarantee first covers the gangs that reclaim protected victims. The guarantee then covers
+        the other gangs, in the order of the plan, as long as it also covers all tasks that the plan
+        places for these gangs.
         """
         world, found = self._world, dict[str, str]()
         for eviction in world.evictions:

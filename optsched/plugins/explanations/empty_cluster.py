@@ -1,10 +1,10 @@
 """Check whether a gang's minimum fits into an empty cluster, and explain why not.
 
 The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
-Taints, node labels, and rules that depend on a single node apply. Pods of other gangs, queue limits
-and constraints that other pods may help to satisfy (e.g. required pod affinity or topology spread)
-are ignored. A gang that does not fit into the empty cluster can therefore never start on these
-nodes.
+The check applies taints, node labels, and rules that depend on a single node. Pods of other gangs,
+queue limits and constraints that other pods may help to satisfy (e.g. required pod affinity or
+topology spread) are ignored. A gang that does not fit into the empty cluster can therefore never
+start on these nodes.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class EmptyCluster:
         return self._known[key]
 
     def _fits_one_class(self, gang: int) -> bool:
-        """Return whether a gang of equal pods without running pods obviously fits.
+        """Return whether a gang with equal pods, none of which runs, obviously fits.
 
         Most gangs pass this check and need no search.
         """
@@ -417,9 +417,8 @@ class _Nodes:
     def cheapest(self) -> I64:
         """Return the number of pods of each item in the cheapest minimum, shape (I,).
 
-        For each resource, the request of a pod is divided by the largest capacity of a node. The
-        cost of the pod is the largest of these quotients. A pod that fits on no node costs more
-        than any other pod.
+        The cost of a pod is the largest quotient, over all resources, of its request and the
+        largest capacity of a node. A pod that fits on no node costs more than any other pod.
         """
         packing = self.packing()
         top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)
@@ -454,7 +453,7 @@ class _OneNode:
         self.known: dict[tuple[int, ...], bool] = {}
 
     def find_refusing_rules(self, rules: Sequence[Rule], keys: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the rules that reject placing the given tasks together."""
+        """Return the names of the rules that forbid the joint placement of the given tasks."""
         plan = [Allocate(key, self._node.name, self._gang.key) for key in keys]
         world = World(self._snapshot, plan)
         return tuple(rule.name for rule in rules if any(True for _ in rule.verify(world)))

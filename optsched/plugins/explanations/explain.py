@@ -42,7 +42,7 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Codes of reasons that may end with time, or once the gang's queue has more capacity."""
+"""Codes of reasons that may expire with time, or once the gang's queue has more capacity."""
 
 _POD_SLOTS = "room for pods"
 """The name of the resource `pods` in messages."""
@@ -150,7 +150,7 @@ class Explainer:
         """Return why a gang cannot start even in an empty cluster, or None if it can.
 
         The gang may have no pods yet. `reasons` contains the reasons of rules, sorted by `RANK`. If
-        a reason in `reasons` takes precedence, the result is None.
+        a reason in `reasons` takes precedence over this reason, the result is None.
         """
         if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None
@@ -289,7 +289,7 @@ class PlacedState:
 
 
 def _fit_together(outcome: Outcome, demands: list[_Demand]) -> bool:
-    """Return whether all pods fit if placed role by role, filling one node after another."""
+    """Return whether all pods fit if they are placed role by role and fill node after node."""
     idle = np.maximum(outcome.idle, 0)
     for demand in demands:
         nodes = np.flatnonzero(demand.view.open_nodes)
@@ -374,7 +374,7 @@ class _View:
 
     @cached_property
     def largest(self) -> I64:
-        """The largest allocatable amounts (R,) of a node among nodes that lasting rules allow."""
+        """The largest amounts (R,) that a node offers, among the nodes that lasting rules allow."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 

@@ -68,8 +68,8 @@ def expected_by_queue(problem: Problem) -> I64:
     """Return the missing resources (Q, R) of enqueued gangs, minus elastic resources, by queue.
 
     The elastic resources of a gang are its allocation beyond its missing resources. Volcano counts
-    them as idle (`JobInfo.GetElasticResources`). A bare pod has no elastic resources, because
-    Volcano creates a PodGroup whose `minResources` equals the pod's request.
+    elastic resources as idle (`JobInfo.GetElasticResources`). A bare pod has no elastic resources,
+    because Volcano creates a PodGroup whose `minResources` equals the pod's request.
     """
     least = least_resources(problem)
     expected = sum_by_queue(problem, list_enqueued_gangs(problem))
@@ -297,9 +297,9 @@ def _bound_quota_use(gang: Gang, name: str) -> int:
     least = dict((*gang.min_resources, *gang.min_usage))
     whole = least.get(name, 0)
     if not name.startswith(_LIMITS):
-        # `cpu` and `requests.cpu` denote the same resource. `requests.cpu` is larger if some pods
-        # have only limits, which the API server copies to requests. If both amounts are 0, the
-        # amount of the limit applies.
+        # `cpu` and `requests.cpu` denote the same resource. `requests.cpu` is larger than `cpu` if
+        # some pods have only limits, which the API server copies to requests. If `cpu` and
+        # `requests.cpu` are both 0, `limits.cpu` applies.
         plain = name.removeprefix(_REQUESTS)
         requested = max(least.get(plain, 0), least.get(f"{_REQUESTS}{plain}", 0))
         whole = requested or least.get(f"{_LIMITS}{plain}", 0)

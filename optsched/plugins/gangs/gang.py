@@ -76,7 +76,8 @@ class Gang(Rule):
         """Check that idle resources cover the minResources of starting gangs and all placements.
 
         The minResources of each gang is checked alone, and all placements are checked together. The
-        second check adds the part of minResources that exceeds the requests of a starting gang.
+        check of all placements also counts the part of minResources that exceeds the requests of a
+        starting gang.
         """
         taken = summed(task_usage(t) for t in placed)
         named: set[str] = set()
@@ -105,7 +106,7 @@ class Gang(Rule):
 
         The constraints are x[f] ≤ count[f] · y[h] and Σ_f x[f] ≥ need[h] · y[h]. For gang class h,
         y[h] is the number of started gangs, and x[f] is the number of placed tasks of a set f of
-        equal tasks. A gang has count[f] of these tasks and must place need[h] tasks.
+        equal tasks. A gang has count[f] tasks of the set f and must place need[h] tasks.
 
         The constraints are omitted for gangs that place all tasks or none: their x[f] equals
         count[f] · y[h]. Further constraints keep placements and minResources within idle capacity.
@@ -166,7 +167,7 @@ class Gang(Rule):
 
 
 def is_below_minimum(gang: GangObject, tasks: Sequence[Task]) -> bool:
-    """Return whether a gang with only the given tasks has fewer than its minimum.
+    """Return whether the given tasks of a gang are fewer than its minimum.
 
     The minimum applies to the number of tasks, in total and per role.
     """
@@ -230,8 +231,8 @@ def excess_resources(problem: Problem) -> I64:
 class _Order(Greedy):
     """Orders gangs: first partly running, then unstarted, then started (Volcano `gang.go`).
 
-    A partly running gang runs fewer tasks than its minimum. The tasks of such a gang occupy devices
-    but do no work until its other tasks run.
+    A partly running gang runs fewer tasks than its minimum. The tasks of a partly running gang
+    occupy devices but do no work until the gang's other tasks run.
     """
 
     orders_by_class = True

@@ -166,7 +166,7 @@ class NodeAffinity(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase contains the node selector and node affinity of the class."""
+        """See `Rule`. The rejection reason contains the class's node selector and affinity."""
         shape = problem.classes.shapes[task_class]
         selector = ",".join(f"{k}={v}" for k, v in shape.node_selector)
         parts = [f"nodeSelector {selector}"] if selector else []
@@ -199,7 +199,7 @@ class Taints(Rule):
         return None if all(open_to) else np.array(open_to, np.bool_)[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase lists the taints that the class does not tolerate."""
+        """See `Rule`. The rejection reason lists the taints that the class does not tolerate."""
         _, taints = problem.columns.taints()
         shape = problem.classes.shapes[task_class]
         marks = sorted(
@@ -269,8 +269,8 @@ class HostPorts(Rule):
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Place at most one task per node for each host port and each pair of conflicting ports.
 
-        The constraint is Σ supplied[c, n] ≤ 1 over the task classes that bind one of these ports.
-        supplied[c, n] is the number of tasks of class c that are placed on node n.
+        The constraint is Σ supplied[c, n] ≤ 1 over the task classes that bind the port, or a port
+        of the pair. supplied[c, n] is the number of tasks of class c that are placed on node n.
         """
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         relations = problem.relations
@@ -347,8 +347,8 @@ class _Ports(Greedy):
 FAR_ABOVE = 1e9
 """Score of the shard's nodes in soft mode, in points.
 
-The value exceeds the sum of all other scores, and is so small that the fractional digits of the
-scores are preserved.
+The value exceeds the sum of all other scores, but is small enough to preserve the fractional digits
+of these scores.
 """
 
 
@@ -379,7 +379,7 @@ class Shards(Rule):
         return problem.derived(_find_own_nodes) if is_hard else None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase contains the name of the scheduler's shard."""
+        """See `Rule`. The rejection reason contains the name of the scheduler's shard."""
         return f"did not belong to shard {problem.snapshot.sharding.name}"
 
     def spares(self, problem: Problem) -> Bool | None:

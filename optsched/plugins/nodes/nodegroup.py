@@ -138,7 +138,7 @@ class NodeGroup(Rule):
         return None if open_to.all() else open_to[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase names the queue that may not use the nodes."""
+        """See `Rule`. The rejection reason names the queue that may not use the nodes."""
         name = problem.classes.queues[task_class]
         queue = f"queue {name}" if name else "a queue without listed groups"
         return f"did not belong to node groups that {queue} may use"

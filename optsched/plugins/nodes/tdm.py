@@ -88,7 +88,7 @@ class Tdm(Rule):
         return None if allowed.all() else allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase states that the zone is closed or that tasks must be revocable."""
+        """See `Rule`. The rejection reason is a closed zone, or a task that is not revocable."""
         if has_revocable_zone(problem.classes.shapes[task_class]):
             return "belonged to a revocable zone that is closed at this hour"
         return "took only revocable tasks"

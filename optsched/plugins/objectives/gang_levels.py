@@ -60,8 +60,8 @@ def dominant_weights(problem: Problem) -> Weights:
     """Return the weights of task classes: requests for one resource, or dominant shares.
 
     The unit of the weights depends on the pending tasks of all gangs, including gangs that cannot
-    start. This unit must not depend on victims, because plans with different victims are compared
-    by weight.
+    start. The unit of the weights must not depend on victims, because plans with different victims
+    are compared by weight.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]

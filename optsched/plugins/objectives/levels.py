@@ -105,7 +105,7 @@ class NodeScore:
         return total
 
     def _chunks(self, problem: Problem) -> Iterator[I64]:
-        """Yield task class indices in chunks of at most `MOST_PAIRS` pairs with nodes."""
+        """Yield chunks of task class indices; a chunk has at most `MOST_PAIRS` pairs with nodes."""
         size = max(MOST_PAIRS // max(problem.num_nodes, 1), 1)
         number = len(problem.classes.shapes)
         for first in range(0, number, size):
@@ -114,8 +114,8 @@ class NodeScore:
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
         """Return the integer scores (k, N) of one task of each class (k,) on every node.
 
-        With `nodes` (m,), return the scores (k, m) on these nodes. The scores of the classes must
-        then depend only on node loads.
+        With `nodes` (m,), return the scores (k, m) on these nodes. If `nodes` is given, the scores
+        of the classes must depend only on node loads.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:

@@ -1,6 +1,6 @@
 """Strict FIFO order for queues that request it: no gang overtakes the first waiting gang.
 
-Mathematics: models/formulation/fifo.md. A Queue requests this order with `spec.dequeueStrategy:
+Mathematics: models/formulation/fifo.md. A Queue requests FIFO order with `spec.dequeueStrategy:
 fifo`, a field that Volcano declares but does not read (volcano-sh/volcano#4572).
 """
 
@@ -248,7 +248,7 @@ def _find_orders(problem: Problem) -> _Order:
 class _FifoOrder(Greedy):
     """Orders gangs by priority, then unstarted gangs before started gangs, then by age.
 
-    Volcano uses the same order if no plugin compares shares.
+    Volcano orders gangs in this way if no plugin compares shares.
 
     Attributes
     ----------

@@ -175,9 +175,9 @@ class NodeOrder(Rule):
 class _AsPlaced(Greedy):
     """Updates the class score for pod preferences while tasks are placed.
 
-    `_preferences` counts the pods on each node at the session start. `_standing` also counts the
-    tasks placed in the session. `_before` contains the node scores at the session start, by task
-    class. `_start` is `problem.task_start` as a list.
+    `_preferences` counts the pods on each node at the session start. `_standing` counts these pods
+    and the tasks placed in the session. `_before` contains the node scores at the session start, by
+    task class. `_start` is `problem.task_start` as a list.
     """
 
     reads_labels = True
@@ -213,7 +213,7 @@ class _AsPlaced(Greedy):
         return change
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        # All tasks of the class in the gang are assumed to have the same labels as the first one.
+        # All tasks of the class in the gang are assumed to have the same labels as the first task.
         problem, start = self._preferences.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         task = problem.task(start + int((mine == task_class).argmax()))

@@ -121,7 +121,7 @@ BINPACK = Plugin(
         Argument("binpack.cpu", Kind.WHOLE, 1, "weight of CPU"),
         Argument("binpack.memory", Kind.WHOLE, 1, "weight of memory"),
         Argument(
-            "binpack.resources", Kind.NAMES, "", "additional resources that count in the score"
+            "binpack.resources", Kind.NAMES, "", "additional resources that count toward the score"
         ),
         Argument("binpack.resources.*", Kind.WHOLE, 1, "weight of a further resource"),
     ),

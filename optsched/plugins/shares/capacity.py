@@ -102,7 +102,7 @@ class _Order(Greedy):
         self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
-        # For each queue, the list of the queue and all its ancestors, from the queue up.
+        # For each queue, the list of the queue and its ancestors, up to the root.
         parent_of: list[int] = problem.queues.parent_of.tolist()
         self._lines = [[q] for q in range(len(parent_of))]
         for line in self._lines:
@@ -167,8 +167,8 @@ class _Order(Greedy):
 
         The gang's queue must stay within its deserved amounts of all requested resources that the
         victim uses. In Volcano, it suffices that the queue stays within its deserved amount of one
-        such resource. Two queues that each exceed their deserved amount of one resource would then
-        evict each other's pods repeatedly.
+        requested resource. Under Volcano's rule, two queues that each exceed their deserved amount
+        of one resource would evict each other's pods repeatedly.
         """
         running = running_tasks(self._problem)
         row, borrower = self._ledger.request[task_class], int(self._problem.queue_of[gang])
@@ -220,7 +220,7 @@ class _Order(Greedy):
         return number.reshape(-1), used
 
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
-        """Return whether a queue and its ancestors use more than reclaim must leave to them.
+        """Return whether a queue and its ancestors exceed the amounts that reclaim must leave them.
 
         `taken` (R,) is the amount already reclaimed from the queue. Resources in `used` of
         which the queue deserves nothing are ignored (volcano#4918).
@@ -236,11 +236,11 @@ class _Order(Greedy):
 
 
 class _OrderByTree(_Order):
-    """Orders queues by priority, leaf queues first, then by shares along the path from the root.
+    """Orders queues by priority, then leaf before parent queues, then by shares on the path.
 
-    The first share in which two paths differ decides their order. Volcano compares paths only with
-    `enableHierarchy` (`capacity.go`, QueueOrder), whereas the rule `capacity` compares the paths in
-    every queue tree.
+    The path leads from the root to the queue; the first share in which two paths differ decides.
+    Volcano compares paths only with `enableHierarchy` (`capacity.go`, QueueOrder), whereas the rule
+    `capacity` compares the paths in every queue tree.
     """
 
     queue_key_reach = KeyReach.GROWING

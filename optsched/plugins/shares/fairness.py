@@ -136,7 +136,7 @@ def _sum_admissible_demand(problem: Problem, pending: Mapping[str, Reason]) -> I
 
 
 def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
-    """Return whether a gang's minimum exceeds every node, the cluster or a queue capability."""
+    """Return whether a gang is too large for every node, for the cluster or for its queue."""
     number = int(problem.shape_of[gang])
     if number < 0:
         return False
@@ -197,9 +197,9 @@ def _find_dominant_shares(total: F64, amounts: I64 | F64) -> F64:
 def _raise_shares(exceeded: _ExceededLimits, part: F64, weight: F64) -> F64:
     """Raise the shares of queues with a positive weight by water filling.
 
-    Returns the fraction (Q,) of its demand that each queue has afterwards. `part` (Q,) contains the
-    fractions before the call. The smallest weighted share is raised first. A queue grows only after
-    all other queues that can still grow have reached its weighted share.
+    Returns, for each queue (Q,), the fraction of its demand that it has afterwards. `part` (Q,)
+    contains the fractions before the call. The smallest weighted share is raised first. A queue
+    grows only after all other queues that can still grow have reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (exceeded.dominant > 0))
     if not len(rising):

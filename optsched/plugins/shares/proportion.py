@@ -184,7 +184,7 @@ class Proportion(Rule):
         """Return a reason if a gang would exceed the deserved share of its queue, else None.
 
         The reason may also apply to a gang that is allowed to borrow. For example, a gang may not
-        borrow in the session that starts its minimum.
+        borrow in the session in which its minimum starts.
         """
         problem = outcome.problem
         requested = next_requests(outcome, gang)
@@ -240,7 +240,7 @@ def own_shares(problem: Problem) -> I64:
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why reclaim could not evict tasks of a gang that borrows; empty if it could evict."""
+    """Return why reclaim could not evict a borrowing gang's tasks; empty if reclaim could do so."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"
@@ -327,7 +327,7 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """Mask (Q + 1,) of queues that use more of some resource than reclaim must leave to them.
+        """Mask (Q + 1,) of queues that exceed, for a resource, the amount that reclaim must leave.
 
         The last element is for tasks without a queue and is always False.
         """
@@ -343,7 +343,7 @@ class _Shares(Greedy):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`.
 
-        Victims belong to queues that still use more than reclaim must leave to them.
+        Victims belong to queues that still exceed an amount that reclaim must leave to them.
         """
         running = running_tasks(self._problem)
         left: dict[int, list[int]] = {}

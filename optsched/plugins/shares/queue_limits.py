@@ -8,8 +8,8 @@ capabilities of ancestors only with `enableHierarchy`.
 
 At the end of a session, a queue that reclaimed capacity uses at most its deserved share. The
 preemption stage enforces the deserved share for the gang that reclaims. The rule `entitlement`
-enforces this limit for the other gangs of the queue. A queue that lends keeps its deserved share
-plus the tolerated overuse.
+enforces the deserved share for all other gangs of a queue that reclaims. A queue that lends keeps
+its deserved share plus the tolerated overuse.
 
 The option `enableHierarchy` of the plugin `capacity` enables the rule `leaf-queues`. In Volcano
 (`pkg/scheduler/plugins/capacity`), one gang in a parent queue disables the whole plugin
@@ -190,7 +190,7 @@ def _find_binding_limit(outcome: Outcome, gang: int, limit: I64) -> tuple[int, i
 def find_ceilings(problem: Problem) -> I64:
     """Return each queue's capability (Q, R) minus the usage of its terminating pods.
 
-    The result is `UNLIMITED` without a capability, and may be negative.
+    The result is `UNLIMITED` for a queue without a capability. It may be negative.
     """
     most, held = problem.queues.capability, problem.derived(held_by_terminating)
     return np.where(most < UNLIMITED, most - held, UNLIMITED)

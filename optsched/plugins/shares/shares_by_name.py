@@ -213,8 +213,8 @@ def _sum_by_queue(
 ) -> tuple[dict[str, _Stake], dict[str, dict[str, int]]]:
     """Return two mappings by queue: the `_Stake` of its direct gangs, and their total demand.
 
-    The demand is the usage plus the requests. Requests in closed queues do not count. Only gangs
-    with requests that count can be the oldest gang.
+    The demand is the usage plus the requests. Requests in closed queues do not count. The oldest
+    gang is chosen among the gangs whose requests count.
     """
     claimed: dict[str, dict[str, int]] = {}
     demand: dict[str, dict[str, int]] = {}

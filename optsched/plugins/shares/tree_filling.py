@@ -79,7 +79,7 @@ def fill_tree(tree: Tree, classes: GangClasses) -> F64:
 
 
 class _Filling:
-    """Water filling from event to event: all leaves with the smallest share rise together.
+    """Water filling from event to event: the shares of all leaves with the smallest share rise.
 
     A gang is satisfied if its whole request is met. An unsatisfied gang starts to get more when the
     share of its class exceeds the floor of the gang.
@@ -145,8 +145,8 @@ class _Filling:
     def _find_next_levels(self) -> tuple[F64, F64]:
         """Return the shares of each class at its next two events, as two arrays (L,).
 
-        At the first share, a gang of the class is satisfied. At the second share, a gang of the
-        class starts to get more, because the share exceeds the floor of the gang.
+        The first event satisfies a gang of the class. The second event starts a gang, because the
+        share of the class exceeds the floor of the gang.
         """
         floors = self._floor * np.minimum(
             self._size[self._start + self._num_started], np.finfo(float).max
@@ -213,9 +213,9 @@ class _Levels:
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
-            # The shares of the open nodes with the smallest weighted share rise. Some of these
-            # nodes may be able to use more without a larger dominant share, because another
-            # resource is dominant. In this case, only these nodes get more.
+            # The shares of the open nodes with the smallest weighted share rise. If another
+            # resource of a node is dominant, the node can use more without a larger dominant share.
+            # If such nodes exist, no other node gets more.
             nodes = group[self._is_open[group]]
             parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
             share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]

@@ -82,7 +82,7 @@ class Volumes(Rule):
             return np.zeros(problem.num_nodes, np.bool_)
         chosen = np.ones(problem.num_nodes, np.bool_)
         for claim in (problem.snapshot.claims[key] for key in shape.claims):
-            # The verifier checks the same condition with `Claim.is_reachable`.
+            # The verifier checks with `Claim.is_reachable` whether a node reaches a claim.
             reached = _select_nodes(problem, claim.nodes)
             if claim.waits_for_consumer:
                 reached &= claim.provisions
@@ -95,7 +95,7 @@ class Volumes(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase names the claims of the class."""
+        """See `Rule`. The rejection reason names the claims of the class."""
         claims = ", ".join(problem.classes.shapes[task_class].claims)
         return f"cannot reach the volumes of {claims}"
 
@@ -369,7 +369,7 @@ class VolumeZone(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The phrase lists the claims and the zones of their volumes."""
+        """See `Rule`. The rejection reason lists the claims and the zones of their volumes."""
         zones = _list_zones(problem.snapshot, problem.classes.shapes[task_class])
         described = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
         return f"did not match the zone of the volume of {', '.join(described)}"

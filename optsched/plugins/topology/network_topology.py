@@ -147,10 +147,10 @@ class NetworkTopology(Rule):
         """Return scores that make tasks without a network topology prefer HyperNodes in use.
 
         The score of node n is Σ_t fading^t · p[n, t] / Σ_t fading^t, where t = 0 is the lowest tier
-        and p[n, t] is the relative usage (`packing`) of the domain of tier t that contains n.
-        Without such a domain, p[n, t] is 1, so nodes outside HyperNodes score highest (Volcano
-        `batchNodeOrderFnForNormalPods`). The score is computed once per session, whereas Volcano
-        updates it with every task.
+        and p[n, t] is the relative usage (`packing`) of the domain of tier t that contains n. If no
+        domain of tier t contains n, p[n, t] is 1, so nodes outside HyperNodes score highest
+        (Volcano `batchNodeOrderFnForNormalPods`). The score is computed once per session, whereas
+        Volcano updates it with every task.
         """
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:

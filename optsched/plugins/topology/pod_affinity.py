@@ -2,8 +2,8 @@
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
 affinity term of a pod if a pod that the term selects runs there. A selected pod that the plan
-places there also suffices, unless it carries the term itself. If every selected pod carries the
-term, all pods that carry it must start in one domain.
+places in the domain also suffices, unless it carries the term itself. If every selected pod carries
+the term, all pods that carry it must start in one domain.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class PodAffinity(Rule):
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `VictimRelevance`. Running tasks that the same affinity terms select are equivalent.
 
-        After the eviction of these running tasks, pending pods that select each other may start in
-        another domain.
+        After the eviction of all selected running tasks, pending pods that select each other may
+        start in another domain.
         """
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
@@ -361,8 +361,8 @@ class _SelectedCounts(Greedy):
             near = _mask_domains(problem, m, self._bound[m] - leave)
             if not near.any() and m in self._are_selecting[task_class]:
                 # If the term selects no placed or running pod, pods that select each other may
-                # start in a domain with selected nominated pods. Without such a domain, the pods
-                # may start in any domain.
+                # start in a domain with selected nominated pods. If no domain has selected
+                # nominated pods, the pods may start in any domain.
                 near = _mask_domains(problem, m, selected.counts[m] - leave)
                 near = near if near.any() else problem.relations.domain_of[m] >= 0
             allowed &= near

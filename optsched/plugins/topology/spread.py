@@ -111,8 +111,8 @@ class Spread(Rule):
         """Add least ≤ count[d] and count[d] ≤ least + maxSkew for each domain d.
 
         count[d] is the number of selected pods in d, and the variable `least` is the smallest
-        count. The second constraint applies only if a task with the spread constraint is placed in
-        domain d.
+        count. The constraint with maxSkew applies only if a task with the spread constraint is
+        placed in domain d.
         """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions

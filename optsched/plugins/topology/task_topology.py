@@ -321,7 +321,7 @@ class _Plan:
 def _order_placements(
     waiting: _Waiting, roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> tuple[object, ...]:
-    """Return a sort key: highest priority, then largest bucket; tasks without bucket come last."""
+    """Return a sort key: highest priority, then largest bucket; tasks without a bucket last."""
     task, bucket = waiting.task, bucket_of.get(waiting.task.key)
     if bucket is None:
         return (-task.priority, 1, 0, 0, 0, 0, task.order)
