@@ -159,7 +159,7 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
 
 
 def format_joined(uid: str, queue: str) -> str:
-    """Return the string that records the PodGroup UID and queue to which a pod was admitted."""
+    """Format the UID of the PodGroup and the name of the queue to which a pod was admitted."""
     return f"{uid} {queue}"
 
 

@@ -75,7 +75,7 @@ def load_policy(
         scheduler configuration. A shipped model takes precedence over a file with the same name.
         The path `./NAME` always means the file.
     read
-        A function that returns the text of a file. If it raises OSError or UnicodeError,
+        A function that returns the text of a file. If `read` raises OSError or UnicodeError,
         `load_policy` raises `PolicyError`.
     plugins
         The folder and the entry points from which custom plugins and actions are loaded.

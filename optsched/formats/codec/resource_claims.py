@@ -523,7 +523,7 @@ class ClaimBook:
 def claim_keys(
     spec: Mapping[str, Any], status: Mapping[str, Any], namespace: str, pod: str
 ) -> tuple[str, ...]:
-    """Return the keys of the ResourceClaims of a pod, in the order of its spec.
+    """Return the keys of a pod's ResourceClaims, in the order of its spec.
 
     A claim that has not been created from its template yet gets a key that no object can have.
     """

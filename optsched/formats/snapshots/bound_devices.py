@@ -2,8 +2,8 @@
 
 Without the admission webhook, a user with the role `edit` may change any annotation of a pod. The
 devices of a pod are therefore recorded when it is bound, and do not change later. The record comes
-from the binder of this process, or from the condition that another binder wrote to `pods/status`
-before it bound the pod; the role `edit` does not permit writes to `pods/status`. Without a binder's
+from the binder of this process, or from a condition in `pods/status` that another binder wrote
+before it bound the pod. The role `edit` does not permit writes to `pods/status`. Without a binder's
 record or condition, the devices are read from the annotations of the pod when it was first seen on
 its node. A pod without a record or condition holds no device in two cases: it was created with a
 node, so no scheduler bound it, or its scheduler is not known to allocate devices.

@@ -267,7 +267,7 @@ class GangStore:
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
         a pod and its PodGroup at the same time, neither admission review sees the other user's
-        object. RBAC roles are checked only by admission, which records on the pod which PodGroup it
+        object. Only admission checks RBAC roles; it records on the pod the PodGroup that the pod
         may join. A pod that holds resources always remains a member.
         """
         tasks = tuple(self._pods.gang_tasks(key))

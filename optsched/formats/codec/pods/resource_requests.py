@@ -27,8 +27,8 @@ _INFEASIBLE: Final = "Infeasible"
 def pod_request(spec: Fields, status: Fields) -> _Amounts:
     """Return a pod's request in base units, keyed by resource, without zeros.
 
-    `status` is the pod's status. For a running pod, amounts that the kubelet has allocated apply if
-    they exceed those in the spec (in-place resize, KEP-1287).
+    `status` is the pod's status. If the kubelet has allocated more to a running pod than the spec
+    requests, the allocated amounts apply (in-place resize, KEP-1287).
     """
     # The amounts that the kubelet has allocated, keyed by container name.
     allocated: dict[str, _Amounts] = {}
