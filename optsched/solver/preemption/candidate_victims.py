@@ -212,8 +212,8 @@ def find_candidates(
     """Find all running tasks that some plan may evict by the actions `reach` (preempt, reclaim).
 
     If `waives` is True, the result includes protected tasks that may be evicted only by reclaims
-    within a guarantee. Only a bounding model may include these tasks, because the candidates do not
-    depend on the reclaiming gang.
+    within a guarantee. Only a bounding model may include protected tasks, because the candidates do
+    not depend on the reclaiming gang.
     """
     problem, running = facts.problem, facts.running
     gangs = problem.open_gangs

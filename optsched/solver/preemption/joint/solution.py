@@ -264,8 +264,8 @@ def _read_solution(
 ) -> _Reading:
     """Decode a solution to evictions and nominations, and drop actions that violate rules.
 
-    A victim keeps running if no preemptor uses its capacity. Gangs that do not fit without this
-    capacity are dropped.
+    A victim keeps running if no preemptor uses its capacity. Gangs that do not fit without the
+    capacity of such victims are dropped.
     """
     problem = joint.form.problem
     victims, reclaimed = _choose_victims(joint, solution)
