@@ -57,7 +57,7 @@ def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
 
 
 def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
-    """Return the nodes (k,) of the running tasks of a gang or subgroup, and its number of tasks."""
+    """Return the nodes (k,) of a gang's or subgroup's running tasks, and its number of tasks."""
     mine = problem.snapshot.gangs[gang]
     tasks: Sequence[Task] = mine.tasks
     if part != NO_PART:

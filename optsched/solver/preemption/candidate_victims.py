@@ -308,7 +308,7 @@ class VictimGrouper:
     def wholes(
         self, preemptor: int, groups: Groups, state: EvictionState
     ) -> tuple[VictimGang, ...]:
-        """Return the victim gangs, with the numbers of tasks left after earlier evictions."""
+        """Return the victim gangs, with the task counts that remain after earlier evictions."""
         problem, running = self._problem, self._running
         found = []
         by_gang = np.argsort(groups.gang, kind="stable")
