@@ -223,8 +223,8 @@ def read_traces(
 ) -> dict[tuple[str, int], LoadedTrace]:
     """Read the traces; return them keyed by (source, seed).
 
-    For a synthetic source without a seed, one trace is generated for each of `seeds`. Every other
-    trace is read once. Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
+    For a synthetic source without a seed, one trace is generated for each of `seeds`; all other
+    traces are read once. Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
     """
     by_name: dict[str, LoadedTrace] = {}
     found = {}

@@ -7,7 +7,7 @@ fractions, except those of rare classes. Before any pod arrives, the batch polic
 placement of pods that together request slightly more than all GPUs (`optsched.study.gpu_packing`).
 Each planned pod becomes a slot: capacity for one pod of its class on its node.
 
-A pod in a batch takes a slot of its class. If its class has no free slot, the pod takes a larger
+A pod in a batch takes a slot of its class. If no slot of its class is free, the pod takes a larger
 slot of another class. If no slot is large enough, the pod takes capacity outside the slots, on the
 node with the best FGD score. As a last resort, the pod takes any idle capacity, and the slots that
 use this capacity are dropped. A pod that fits on some node is never rejected.
@@ -120,7 +120,7 @@ def plan_from_replay(
 def plan_with_moves(
     pool: Pool, classes: I64, before: Sequence[PodPlacement], layout: Layout, staying: Counter[At]
 ) -> list[PodPlacement]:
-    """Return the placement of each pod in a layout in which the pods in `staying` do not move.
+    """Return the placement of each pod in a layout; the pods in `staying` do not move.
 
     `before` holds the placements before any move. `staying` maps each placement to the number of
     pods that do not move from it.

@@ -42,7 +42,7 @@ class WrongPlan(AssertionError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Experiment:
-    """One seed's pods, which arrive until they request all GPUs, and their placement by FGD."""
+    """The pods that arrive with one seed until all GPUs are requested, and their FGD placement."""
 
     workload: Workload
     classes: I64  # Class (T,) of each pod.

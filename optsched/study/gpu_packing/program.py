@@ -11,11 +11,11 @@ idle capacity of a node of class c, and n_c is the number of these nodes. Proof:
 z·size_k·x / (idle + 1) < z. With coefficients rounded down, the left side is an integer, so it is
 at most z − 1.
 
-`round_to_layout` solves the program with integer variables. This integer program contains only the
+`round_to_layout` solves the program with integer variables. The integer program contains only the
 patterns that have the highest reduced profits or that the fractional solution uses.
 `round_to_layout` then assigns single pods and shared GPUs to the nodes of their node class, the
 largest first. A pod or shared GPU goes to the node with the most spare CPU and memory. The spare
-amount is the idle amount minus an average request for each idle GPU of the node.
+amount of CPU or memory is the idle amount minus an average request for each idle GPU of the node.
 """
 
 from __future__ import annotations

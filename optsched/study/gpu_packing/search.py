@@ -1,9 +1,9 @@
 """Solve an integer program over node classes, then improve the solution by neighbourhood search.
 
-A neighbourhood consists of a few nodes. The search removes all pods from these nodes, then places
-the removed pods and waiting pods on them. Nodes with more idle GPU capacity are drawn more often.
-No neighbourhood makes the layout worse. The method is from Shaw, "Using constraint programming and
-local search methods to solve vehicle routing problems", 1998.
+A neighbourhood consists of a few nodes. The search removes all pods from the nodes of a
+neighbourhood, then places the removed pods and waiting pods on these nodes. Nodes with more idle
+GPU capacity are drawn more often. No neighbourhood makes the layout worse. The method is from Shaw,
+"Using constraint programming and local search methods to solve vehicle routing problems", 1998.
 """
 
 from __future__ import annotations

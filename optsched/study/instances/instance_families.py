@@ -51,8 +51,9 @@ RACK, SPINE = 1, 2
 class RacksAndSpines:
     """HyperNodes in two tiers (racks and spines), with some partly allocated nodes.
 
-    Of the gangs with several pods, some must run within one rack, some within one spine, and some
-    prefer one rack. All other gangs have no network constraint.
+    Of the gangs with several pods, some must run within one rack, some within one spine, some
+    prefer one rack, and some have no network constraint. Gangs with a single pod have no network
+    constraint.
     """
 
     # Number of spines, of racks per spine, and of nodes with 8 GPUs per rack.
@@ -99,10 +100,10 @@ class FullCluster:
     """Waiting gangs that may preempt or reclaim capacity, and full nodes with running gangs.
 
     With one queue, waiting gangs have a higher priority than running gangs. With several queues,
-    the waiting gangs belong to the first queue and request its deserved capacity. The other queues
-    use the entire cluster. A running gang has 1, 2 or 4 tasks on one node. Half of the running
-    gangs have a `minMember` equal to their number of tasks, so they can only be evicted as a whole.
-    The other running gangs have a `minMember` of 1.
+    the waiting gangs belong to the first queue and request its deserved capacity; running gangs of
+    the other queues use the entire cluster. A running gang has 1, 2 or 4 tasks on one node. Half of
+    the running gangs have a `minMember` equal to their number of tasks, so they can only be evicted
+    as a whole. The other half of the running gangs have a `minMember` of 1.
     """
 
     nodes: int  # Number of nodes with 8 GPUs.

@@ -121,8 +121,8 @@ def fillings(items: Items, scores: Scores) -> I64:
 def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
     """Return the number of equal items that the next step adds to each bin, shape (V,).
 
-    The number is 1 if few items fit. If hundreds of items fit, one step adds several items, because
-    the scores hardly change between two items.
+    The step adds one item if few items fit. If hundreds of items fit, one step adds several items,
+    because the scores hardly change between two items.
     """
     sizes = items.sizes[kind]
     fitting = np.where(sizes > 0, idle // np.maximum(sizes, 1), left[:, None]).min(axis=1)

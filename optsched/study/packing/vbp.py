@@ -86,8 +86,8 @@ def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple
     for inside, copies in copies_of(bins):
         left = copies
         while left:
-            # Take as many copies as the current rows can supply. If they supply no copy, take one
-            # copy with items from several rows.
+            # Take as many copies of the bin as the current rows can supply; if they can supply
+            # none, take one copy with items from several rows.
             whole = min([left, *(rows[k][-1][1] // number for k, number in inside)])
             taken = Counter[int]()
             for k, number in inside:
@@ -120,7 +120,8 @@ ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 class VbpInstance:
     """A packing instance as read from a file."""
 
-    problem: VectorPacking  # The problem; rows with the same sizes form one item type.
+    # The packing problem, in which rows with the same sizes form one item type.
+    problem: VectorPacking
     rows: tuple[ItemKind, ...]  # The rows of the file, in order.
     sha256: str  # SHA-256 digest of the file content.
 

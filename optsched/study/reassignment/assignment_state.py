@@ -44,8 +44,8 @@ class Instance:
     # it, shape (R, M). Processes occupy transient resources of their initial machine even after
     # they have moved away.
     capacity: F64
-    # Per cost term: demand of each process, threshold of each machine above which demand has a
-    # cost, and weight. The shapes are (C, P), (C, M) and (C,).
+    # For each cost term: the demand of each process, shape (C, P), the threshold of each machine
+    # above which demand has a cost, shape (C, M), and the weight, shape (C,).
     demand: F64
     spare: F64
     weight: F64
@@ -124,7 +124,10 @@ class Instance:
 
     @cached_property
     def is_bound(self) -> Bool:
-        """Whether each service has dependencies, dependents or several required locations; (S,)."""
+        """Whether each service is constrained, shape (S,).
+
+        A constrained service has dependencies, dependents or several required locations.
+        """
         pairs = zip(self.depends_on, self.needed_by, strict=True)
         return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 
@@ -235,7 +238,7 @@ class AssignmentState:
     def shifts(self, processes: I64) -> F64:
         """Return the cost change of moving each of K processes to each machine, shape (K, M).
 
-        The change is 0 for the current machine and infinite for an infeasible move.
+        The cost change is 0 for the current machine and infinite for an infeasible move.
         """
         instance, rows = self.instance, np.arange(len(processes))
         current, demand = self.machine_of[processes], instance.demand[:, processes]
@@ -289,8 +292,8 @@ class AssignmentState:
     def swaps(self, processes: I64, others: I64) -> F64:
         """Return the cost change of swapping each process with each of `others`, shape (K, Q).
 
-        The change excludes the service move cost. For two processes on the same machine, the change
-        is meaningless.
+        The cost change excludes the service move cost. For two processes on the same machine, the
+        cost change is meaningless.
         """
         instance = self.instance
         machines, other_machines = self.machine_of[processes], self.machine_of[others]

@@ -322,8 +322,9 @@ class _Race:
     def result(self, stopped: str) -> ReassignmentResult:
         """Return the best result, with the reason why the search ended.
 
-        If the result is proved optimal, the reason is `BOUND_MET`. Otherwise, the reason is
-        `stopped` or, if `stopped` is empty, the reason that the workers reported.
+        If the result is proved optimal, the reason is `BOUND_MET`. If the result is not proved
+        optimal, the reason is `stopped` or, if `stopped` is empty, the reason that the workers
+        reported.
         """
         reason = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=reason, history=tuple(self._history))

@@ -183,7 +183,7 @@ def share_charts(view: View) -> list[Chart]:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The distribution over gangs of a duration in seconds, such as the completion time.
+    """How a duration in seconds, such as the completion time, is distributed over the gangs.
 
     A gang whose duration is not known, for example an unfinished gang, has no value. Gangs without
     a value still count in the fractions on the y axis, because starvation must not improve the

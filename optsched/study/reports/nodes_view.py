@@ -227,8 +227,8 @@ def _group_chart(view: View) -> Chart:
 def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
     """Return the fractions of each node group that queues hold, and the fractions that are down.
 
-    Held fractions are an array (group, queue colour, time bin); down fractions are an array (group,
-    time bin).
+    The held fractions have the axes (group, queue colour, time bin), the down fractions have the
+    axes (group, time bin).
     """
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)

@@ -44,7 +44,10 @@ GANG_COLOURS: Final = 24
 MOST_KEYS: Final = 48
 NAME_SIZE: Final = 11.0
 LEAST_NAME: Final = 8
-"""Minimum length of a shortened name; if this length does not fit, only the number is shown."""
+"""Minimum length of a shortened name.
+
+If a name of this length does not fit, only the gang's number is shown.
+"""
 _LABEL: Final = 150.0
 
 Box = tuple[float, float, float, float]
@@ -277,8 +280,8 @@ def film(view: View) -> Film:
         changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
     meaning = (
-        f"A cell is {each}. The fill of a cell shows the load, its colour the queue with the "
-        "largest part."
+        f"A cell is {each}. The fill of a cell shows the load, and the colour shows the queue "
+        "with the largest part."
     )
     meaning = grid_note(len(grid.holders)) if grid.rows else meaning
     note = f"{meaning} The slider has {changes} Arrow keys move it."

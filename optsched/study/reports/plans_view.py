@@ -207,7 +207,10 @@ def plan_film(data: PlansData) -> Film:
         tables.append(gang_table([(key, data.queue_of[key]) for key in gangs]))
     else:
         grid, keys = _node_grid(data), [*data.legend, free]
-        note += " The fill of a cell shows the load, its colour the queue with the largest part."
+        note += (
+            " The fill of a cell shows the load, and the colour shows the queue with the largest "
+            "part."
+        )
     if any(placed.gang not in data.queue_of for placed in data.frames[BEFORE]):
         keys.append(Key("others", "pods of other schedulers"))
     at = [round(i / max(len(captions) - 1, 1), 5) for i in range(len(captions))]

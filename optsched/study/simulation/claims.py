@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"
-"""Separates a claim's key from the time at which its terminating pod is deleted.
+"""Separator between a claim's key and the time at which its terminating pod is deleted.
 
-No Kubernetes object name contains this character.
+No Kubernetes object name contains a `~`.
 """
 
 

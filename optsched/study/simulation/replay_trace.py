@@ -396,7 +396,7 @@ def _fresh(task: Task) -> Task:
 
 
 def _nodes(snapshots: Sequence[Snapshot], gangs: set[str]) -> Iterator[Node]:
-    """Yield each node as first observed, with only those pods whose gangs are not in `gangs`."""
+    """Yield each node as first observed, without the pods of the gangs in `gangs`."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:

@@ -77,8 +77,8 @@ class Job:
     since_ms: int | None = None  # Start of the current run, or None if the gang is not running.
     kept_ms: int = 0  # Work saved by checkpoints, in milliseconds.
     run: int = 0  # Number of runs that the gang has started.
-    # A counter that each start, stop and move of the gang increases. Scheduled events with a lower
-    # counter value are void.
+    # A counter that each start, stop and move of the gang increases. A scheduled event of the gang
+    # is void if its counter value is lower.
     turn: int = 0
 
     @property

@@ -85,15 +85,16 @@ class FairnessMetrics:
     """Fairness between queues and between jobs."""
 
     # Largest minus smallest weighted dominant share among the queues with waiting gangs, averaged
-    # over time (dominant shares as in Ghodsi et al., NSDI 2011). The difference is 0 while fewer
+    # over time (dominant shares as in Ghodsi et al., NSDI 2011). `drf_distance` is 0 while fewer
     # than two queues have waiting gangs.
     drf_distance: float | None
     # Jain index (Σx)²/(n·Σx²) over the queues with arrivals, where x is a queue's weighted dominant
     # share over time (Jain et al. 1984).
     jain: float | None
-    # Mean and maximum of the finish-time fairness ρ, and the fraction of jobs with ρ above 1.1.
-    # ρ = completion time / (duration × max(1, N)), where N is the mean number of jobs per GPU in
-    # the system while the job was in it (Themis, NSDI 2020, and Shockwave, NSDI 2023).
+    # Mean and maximum of the finish-time fairness ρ, and the fraction of jobs with ρ above 1.1. The
+    # formula is ρ = completion time / (duration × max(1, N)), where N is the mean number of
+    # unfinished jobs per GPU between the job's arrival and its end (Themis, NSDI 2020, and
+    # Shockwave, NSDI 2023).
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
@@ -135,7 +136,7 @@ class JobTimes:
     # has not finished.
     started_ms: int | None
     ended_ms: int | None
-    # Finish-time fairness ρ, as in `Metrics.ftf_mean`; None if unfinished or without duration.
+    # Finish-time fairness ρ of the gang; None if the gang is unfinished or has no duration.
     finish_time_fairness: float | None = None
 
 
@@ -152,7 +153,7 @@ def spread(values: Iterable[float]) -> Spread | None:
 def jain_index(values: Sequence[float]) -> float | None:
     """Return (Σx)²/(n·Σx²), or None if all values are zero.
 
-    The index is 1 for equal values, and 1/n if only one value is non-zero.
+    The Jain index is 1 for equal values, and 1/n if only one value is non-zero.
     """
     squares = sum(x * x for x in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None

@@ -34,7 +34,7 @@ class GavelTrace:
     A gang has 1, 2, 4 or 8 tasks, with probability 0.7, 0.1, 0.15 or 0.05. A gang runs for 10^u
     minutes; u is uniform in [1.5, 3] for 80 % of the gangs, and in [3, 4] for the others. Sources:
     stanford-futuredata/gavel, `scheduler/utils.py`, and Narayanan et al., OSDI 2020. The arrivals
-    of gangs are a Poisson process. Every node has 8 GPUs, 96 CPUs and 768 GiB. Every task requests
+    of gangs form a Poisson process. Every node has 8 GPUs, 96 CPUs and 768 GiB. Every task requests
     1 GPU, 8 CPUs and 80 GiB.
     """
 

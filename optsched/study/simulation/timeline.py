@@ -70,7 +70,7 @@ def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
     If value and bound have the same sign, the gap is at most 1, so gaps can be averaged over levels
-    and sessions. In contrast, `relative_gap` has no upper limit if the value is small.
+    and sessions. The function `relative_gap` has no such limit if the value is small.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
