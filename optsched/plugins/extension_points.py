@@ -522,7 +522,7 @@ class Constraint:
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return whether the nodes that a task class may use depend on other tasks on the nodes.
 
-        If the result is True, only `constrain_nodes` models the rule exactly for this class.
+        If the result is True, only `constrain_nodes` models the rule exactly for the class.
         """
         return False
 

@@ -347,8 +347,8 @@ class RuleSet:
 def select_overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     """Return the rules that override at least one of the given methods of `Rule`.
 
-    A session calls these methods for every task class. Inherited methods have no effect, so callers
-    skip them.
+    A session calls the given methods for every task class, so it skips the rules that only inherit
+    these methods.
     """
     return tuple(
         rule

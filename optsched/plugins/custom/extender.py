@@ -61,7 +61,7 @@ class Question:
         The kind of call, which determines the other attributes that are set.
     task
         The pending task for which the call is made; the reply applies to all equal tasks. In calls
-        about victims, it is the preempting task.
+        about victims, `task` is the preempting task.
     nodes
         Candidate nodes for the task.
     victims

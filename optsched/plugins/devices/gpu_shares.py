@@ -238,7 +238,8 @@ def find_free_devices(problem: Problem) -> I64:
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
     """Pack residents so that nominated tasks fit too; return the used thousandths of each GPU.
 
-    Returns None if no such packing exists. GPUs that are allocated whole come last.
+    Returns None if residents and nominated tasks cannot all fit. GPUs that are allocated whole come
+    last.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:
@@ -292,8 +293,8 @@ def fullest_fit(free: I64, milli: int) -> I64:
 class Devices(Greedy):
     """Tracks idle GPUs while tasks are placed; a GPU share uses the fullest GPU where it fits.
 
-    On a node with terminating pods, some packing must fit all placed and nominated tasks once these
-    pods have ended.
+    On a node with terminating pods, all placed and nominated tasks must also fit together once
+    these pods have ended.
 
     Attributes
     ----------

@@ -301,8 +301,8 @@ class _Unit(NamedTuple):
 def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Unit]:
     """Yield the units of a reclaim: sets of victims that a gang or subgroup loses together.
 
-    To evict a whole gang, single tasks are evicted first, down to its minimum, and then the other
-    tasks as one unit. A subgroup is evicted in the same way; its minimum is its size.
+    To evict a whole gang or subgroup, single tasks are evicted first, down to its minimum, and then
+    the other tasks as one unit. The minimum of a subgroup is its size.
     """
     preemptor_of = {e.task: e.preemptor for e in world.evictions if not e.to}
     up_to_now = {e.task for e in world.evictions[: reclaim.last + 1]}

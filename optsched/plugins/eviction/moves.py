@@ -219,8 +219,8 @@ class LowNodeUtilization:
     ----------
     low_ppm, high_ppm
         Utilization thresholds for CPU, memory and pods, in millionths. A node that uses at most
-        `low_ppm` of every resource may receive pods. Pods are moved off a node while it uses more
-        than `high_ppm` of any resource.
+        `low_ppm` of every resource may receive pods. Pods are moved off a node while the node uses
+        more than `high_ppm` of any resource.
     below_class
         Name of a PriorityClass; only pods with a lower priority are moved.
     fits

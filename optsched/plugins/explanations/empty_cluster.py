@@ -4,7 +4,7 @@ The empty cluster contains the current nodes without pods. A node that is not re
 The check applies taints, node labels, and rules that depend on a single node. Pods of other gangs,
 queue limits and constraints that other pods may help to satisfy (e.g. required pod affinity or
 topology spread) are ignored. A gang that does not fit into the empty cluster can therefore never
-start on these nodes.
+start on the current nodes.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class EmptyCluster:
     def _fits_one_class(self, gang: int) -> bool:
         """Return whether a gang with equal pods, none of which runs, obviously fits.
 
-        Most gangs pass this check and need no search.
+        Most gangs obviously fit and need no search.
         """
         problem = self.problem
         number = int(problem.shape_of[gang])

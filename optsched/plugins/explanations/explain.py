@@ -150,7 +150,7 @@ class Explainer:
         """Return why a gang cannot start even in an empty cluster, or None if it can.
 
         The gang may have no pods yet. `reasons` contains the reasons of rules, sorted by `RANK`. If
-        a reason in `reasons` takes precedence over this reason, the result is None.
+        a reason in `reasons` takes precedence over `NO_NODES`, the result is None.
         """
         if reasons and RANK[reasons[0].code] < RANK[ReasonCode.NO_NODES]:
             return None

@@ -74,9 +74,8 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _divide_by_total(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # If several resources are dominant for every gang, the choice depends on their names,
-        # because resource indices depend on earlier sessions. Devices take precedence over memory
-        # and CPU.
+        # If several resources are dominant for every gang, the resource is chosen by name, because
+        # resource indices depend on earlier sessions. Devices take precedence over memory and CPU.
         names = [problem.resources[i] for i in counted]
         column = max(leads, key=lambda i: (names[i] not in (CPU, MEMORY), names[i]))
         units = {CPU: "milli-CPU", MEMORY: "bytes of memory"}

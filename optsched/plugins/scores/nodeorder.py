@@ -175,9 +175,9 @@ class NodeOrder(Rule):
 class _AsPlaced(Greedy):
     """Updates the class score for pod preferences while tasks are placed.
 
-    `_preferences` counts the pods on each node at the session start. `_standing` counts these pods
-    and the tasks placed in the session. `_before` contains the node scores at the session start, by
-    task class. `_start` is `problem.task_start` as a list.
+    `_preferences` counts the pods on each node at the session start. `_standing` counts the pods on
+    each node, including the tasks placed in the session. `_before` contains the node scores at the
+    session start, by task class. `_start` is `problem.task_start` as a list.
     """
 
     reads_labels = True

@@ -228,8 +228,8 @@ def requested_shares(
 ) -> Mapping[str, Share]:
     """Return the strategy and weight of each requested resource that affects the score.
 
-    Pod annotations override the policy: one sets the strategy of all resources, and another sets
-    weights by resource. Invalid values are ignored, as in Volcano.
+    Pod annotations override the policy: one annotation sets the strategy of all resources, and
+    another annotation sets weights by resource. Invalid values are ignored, as in Volcano.
     """
     notes = dict(shape.notes)
     by_name, found = dict(shares), dict[str, Share]()

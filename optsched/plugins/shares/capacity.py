@@ -117,7 +117,7 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """Return the largest fraction of its deserved share that a queue uses, paired with 0.
+        """Return the largest used fraction of a queue's deserved share, paired with 0.
 
         The result is (1, 1) for a queue without a deserved share.
         """

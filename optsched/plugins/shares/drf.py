@@ -55,8 +55,8 @@ class Drf(Rule):
         """See `Rule`.
 
         The first level is the number of contested gangs that start. The second level is the
-        smallest dominant share of the running contested gangs. Both levels are the first stages of
-        a lexicographic max-min of dominant shares over all contested gangs, because a gang that
+        smallest dominant share of the running contested gangs. The two levels are the first stages
+        of a lexicographic max-min of dominant shares over all contested gangs, because a gang that
         does not run has the share 0.
         """
         contested = _find_contested_gangs(problem)

@@ -58,7 +58,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """The usage and requests of equal gangs of a queue, their number, and oldest creation time."""
+    """For equal gangs of a queue: usage, requests, number of gangs, and oldest creation time."""
 
     queue: str
     claimed: Amounts

@@ -1,7 +1,7 @@
 """Fairness over a tree of queues: hierarchical dominant resource fairness and fairness over time.
 
-The objective levels of both rules measure the shortfalls from ideal shares, one level per depth of
-the tree.
+The objective levels of `HierarchicalDrf` and `OverTime` measure the shortfalls from ideal shares,
+with one level per depth of the tree.
 
 Mathematics: models/formulation/hdrf.md and models/formulation/over_time.md.
 

@@ -213,9 +213,9 @@ class _Levels:
         self._pace, self._pull = np.zeros(num), np.zeros(num)
         self._steep = np.zeros(num)
         for group in reversed(self._groups):
-            # The shares of the open nodes with the smallest weighted share rise. If another
-            # resource of a node is dominant, the node can use more without a larger dominant share.
-            # If such nodes exist, no other node gets more.
+            # The shares of the open nodes with the smallest weighted share rise. While a node can
+            # use more without a larger dominant share, because another resource is dominant, only
+            # such nodes get more.
             nodes = group[self._is_open[group]]
             parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
             share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]

@@ -424,8 +424,9 @@ class _TermVariables:
 def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
     """Return three lists of task classes that carry term `m` or that the term selects.
 
-    The first list contains the classes to which both apply, the second list the classes that only
-    carry the term, and the third list the classes that the term only selects.
+    The first list contains the classes that carry the term and that the term selects, the second
+    list the classes that only carry the term, and the third list the classes that the term only
+    selects.
     """
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _find_carried_terms(problem, c)}
@@ -508,8 +509,8 @@ def _encode_affinity(nodes: NodeModel, m: int) -> None:
     if starts:
         model.add_rows(0, starts, 1, upper=1)
         # Pods can start in a new domain only if all selected running tasks are evicted. The
-        # constraint for each group of these tasks is: number of tasks · Σ start ≤ number of evicted
-        # tasks.
+        # constraint for each group of running tasks is: number of tasks · Σ start ≤ number of
+        # evicted tasks.
         for group in np.concatenate(groups).tolist():
             numbers = [int(evictions.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(evictions.leave[group])], [*numbers, -1], upper=0)
