@@ -529,7 +529,7 @@ class Constraint:
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add constraints on single nodes and on gangs per node (`NodeModel.split_gangs`).
 
-        If the model has no `form`, a rule that does not depend on victims adds no constraints.
+        If the model has no `form`, only rules that depend on victims add constraints.
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:

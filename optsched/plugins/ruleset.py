@@ -105,7 +105,7 @@ class EnqueueExplanation(Protocol):
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return why a gang may not be enqueued, or None if the rule permits it.
 
-        The pods of a gang that is not enqueued are not created.
+        Pods are created only for enqueued gangs.
         """
 
 

@@ -166,8 +166,8 @@ def build_levels(
     """Return the levels of a problem, most important first.
 
     A name may stand for several levels, for example one admission level per priority tier. A name
-    that does not apply to the problem stands for no level. Levels of always-enabled rules precede
-    all levels that depend on nodes.
+    that does not apply to the problem is ignored. Levels of always-enabled rules precede all levels
+    that depend on nodes.
     """
     named: list[AnyLevel] = []
     for kind in (LEVELS[name] for name in names):

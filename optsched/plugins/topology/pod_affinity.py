@@ -424,9 +424,9 @@ class _TermVariables:
 def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
     """Return three lists of task classes that carry term `m` or that the term selects.
 
-    The first list contains the classes that carry the term and that the term selects, the second
-    list the classes that only carry the term, and the third list the classes that the term only
-    selects.
+    The first list contains the classes that carry the term and that the term selects. The second
+    list contains the classes that only carry the term. The third list contains the classes that the
+    term only selects.
     """
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _find_carried_terms(problem, c)}
