@@ -446,9 +446,9 @@ class Devices:
         """Return the devices of a node that a request can get, and how many the request needs.
 
         Devices are given as indices into `on_node[node]`. If the evaluation of a selector fails on
-        any device, the request can get no device of the node, because Kubernetes rejects the node
-        in this case. A request for all devices also needs the matching devices that cannot be
-        allocated, so a node with such a device cannot satisfy the request.
+        any device of the node, the request can get no device, because Kubernetes then rejects the
+        node. A request for all devices also needs the matching devices that cannot be allocated, so
+        a node with such a device cannot satisfy the request.
         """
         devices = self.on_node.get(node, ())
         try:

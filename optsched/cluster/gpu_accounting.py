@@ -67,8 +67,8 @@ class GpuBook:
     """The free capacity of each GPU of a node, in thousandths of a GPU.
 
     Scheduler plugins only check that requests fit; the device plugin on the node picks the GPUs.
-    This class assumes that a GPU share gets the GPU with the least free capacity that suffices, and
-    that a request for whole GPUs gets the unused GPUs with the lowest indices.
+    This class assumes that a GPU share gets the GPU with the least sufficient free capacity. It
+    also assumes that a request for whole GPUs gets the unused GPUs with the lowest indices.
 
     `is_plain` is true if all GPUs of the node belong to the resource that supports GPU shares.
     """

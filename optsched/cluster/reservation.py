@@ -68,9 +68,9 @@ def binding_reservations(
 ) -> tuple[int, ...]:
     """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
-    A gang must respect reservation i if all of these hold: the reservation precedes the gang's own
-    reservation, it belongs to a gang with at least the same priority, it reserves capacity, and it
-    begins before the gang ends.
+    A gang must respect reservation i only if the holder of the reservation has at least the same
+    priority. In addition, reservation i must precede the gang's own reservation, reserve capacity,
+    and begin before the gang ends.
 
     If the gang's queue is entitled to the reserved capacity (`CapacityReservation.entitled`), the
     gang may start before reservation i and must respect only the reservation's `entitlements`. The

@@ -146,8 +146,8 @@ def sound_trace(trace: Trace) -> Found:
 
     Nodes and queues may be in any order. Arrivals and node events must be in time order; otherwise,
     the fewest possible arrivals and events are dropped. A gang is dropped if it could not start
-    even on the empty cluster with all nodes up: its minimum requests more of a resource than all
-    nodes have, or too few of its tasks fit on the nodes.
+    even on the empty cluster with all nodes up. The gang's minimum then requests more of a resource
+    than all nodes have, or too few of its tasks fit on the nodes.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)

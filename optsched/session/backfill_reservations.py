@@ -195,9 +195,9 @@ def reserves_nodes(now_ms: int, late_ms: int) -> bool:
 
     Time is divided into slots of length `HOLD_MS`. In the last of every 2^k slots, other gangs may
     use the reserved nodes; k grows with `late_ms`. The last of every 2^k slots is also the last of
-    every 2^j slots for each j < k, so other gangs may use the nodes of several reservations in the
-    same slot. A period of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`. Other gangs therefore
-    wait only slightly longer than `late_ms`.
+    every 2^j slots for each j < k. Other gangs may therefore use the nodes of several reservations
+    in the same slot. A period of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`. Other gangs
+    therefore wait only slightly longer than `late_ms`.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

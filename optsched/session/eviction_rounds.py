@@ -138,9 +138,9 @@ def _evict_pods(
     """Find victims gang by gang; return the round with them, and the gangs that no eviction helps.
 
     The search leaves `kept_ms` milliseconds for the joint search for victims. A gang's victims
-    depend on the victims of more important gangs, so if a gang cannot use the capacity freed for
-    it, the whole search is repeated without the gang. The gangs in `reclaiming` do not preempt
-    pods.
+    depend on the victims of more important gangs. If a gang cannot use the capacity freed for it,
+    the whole search is therefore repeated without the gang. The gangs in `reclaiming` do not
+    preempt pods.
     """
     session, start = attempt.session, attempt.reserved.snapshot
     clock, decisions = session.clock, first.solutions[0].decisions
@@ -259,10 +259,10 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
 def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
     """Choose victims jointly for all gangs; return the round with them if it is better, or None.
 
-    The round is better than the best round so far if it has a higher value on the first level over
-    started gangs on which the rounds differ. If the rounds differ on no such level, the round must
-    be at least as good on every level over gangs. Unlike the search gang by gang, the joint search
-    does not evict pods merely to shift shares between queues.
+    The levels over started gangs are compared in order with those of the best round so far; the
+    first difference decides. Without a difference, the round must be at least as good on every
+    level over gangs. Unlike the search gang by gang, the joint search does not evict pods merely to
+    shift shares between queues.
     """
     session, decisions = attempt.session, first.solutions[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach

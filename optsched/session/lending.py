@@ -155,7 +155,7 @@ def separate_loans(
 
     If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
     into the share and gangs that borrow. The split with the best values on the levels over gangs is
-    chosen. In queues with many such gangs, the search may miss the optimal split.
+    chosen. In queues with many gangs that may borrow, the search may miss the optimal split.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:

@@ -108,7 +108,7 @@ def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) ->
 
 
 class _RemainingQuota:
-    """The quota of each queue that remains after placed tasks and tasks with open gates."""
+    """The quota of each queue minus the requests of placed tasks and of tasks with open gates."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem

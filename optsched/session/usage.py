@@ -40,9 +40,9 @@ class UsageKeeper:
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
         """Return the snapshot with the usage history of its queues up to the snapshot's time.
 
-        Without a half-life, the snapshot is returned unchanged. A queue that is not tracked yet
-        starts with the usage in the snapshot, and is assumed to have held its current resources
-        since this usage was written.
+        Without a half-life, the snapshot is returned unchanged. An untracked queue starts with the
+        usage in the snapshot, and is assumed to have held its current resources since this usage
+        was written.
         """
         if not half_life_ms:
             self._usage.clear()

@@ -68,7 +68,9 @@ def test_the_best_entry_of_the_challenge_is_compared_with_honestly() -> None:
         "initial cost."
     ) in TEXT
     (early,) = re.findall(
-        r"In 120 s it reaches a cost of ([0-9 ]+); the cost of entry S41 is 21 % lower\.", TEXT
+        r"In 120 s, optsched's search reaches a cost of ([0-9 ]+); "
+        r"the cost of entry S41 is 21 % lower\.",
+        TEXT,
     )
     assert round(100 * (number_of(early) - best) / number_of(early)) == 21
     assert "this search is clearly worse than the best entry of the challenge" in TEXT

@@ -1,8 +1,8 @@
 """Check by dry runs and ResourceQuotas whether the API server would admit new objects.
 
 A dry run (`dryRun=All`) checks namespaces, permissions, webhooks and LimitRanges, which a snapshot
-does not contain. The API server does not count a dry run as quota usage, so this module also adds
-up the requests of new pods for each ResourceQuota.
+does not contain. The API server does not count a dry run as quota usage. For each ResourceQuota,
+this module therefore also adds up the requests of new pods.
 
 Snapshots omit ResourceQuotas with scopes, because scopes select pods by fields that PodGroups lack.
 This module reads the pods, so it also checks ResourceQuotas with scopes. Source:

@@ -389,7 +389,7 @@ def resume(connection: Connection, form: str, target: Target) -> None:
 
 
 def send_command(connection: Connection, form: str, target: Target, action: str) -> None:
-    """Create a Command, with which the job controller performs an action on a job.
+    """Create a Command that instructs the job controller to perform an action on a job.
 
     The Command is created even if the job is already in the requested state, because an earlier
     Command may still be pending.

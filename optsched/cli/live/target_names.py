@@ -1,8 +1,7 @@
 """The target object of a command, named by an argument, by `-N` or by `-n`.
 
-In `vcctl`, `-n` is the namespace, while guides to Volcano write `-n my-job` for the name. optsched
-accepts both: `-n` is the namespace if an argument or `-N` names the object, and otherwise `-n` is
-the name.
+In `vcctl`, `-n` is the namespace, while guides to Volcano write `-n my-job` for the name. If an
+argument or `-N` names the object, optsched reads `-n` as the namespace, and otherwise as the name.
 """
 
 from __future__ import annotations
