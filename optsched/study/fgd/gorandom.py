@@ -2,7 +2,7 @@
 
 `math/rand` is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64.
 The generator's initial state combines a fixed table with the output of a multiplicative generator
-that starts at the seed. Hence the first 607 numbers for one seed determine the table, which
+that starts at the seed. The first 607 numbers for one seed determine the fixed table, which
 determines the numbers for every other seed. `go_seed_42.txt` contains the first 607 numbers for
 seed 42. A test compares the output of this module with that of Go.
 """

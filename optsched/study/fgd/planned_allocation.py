@@ -333,8 +333,8 @@ class _Cluster:
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
         # Map each pod class to the slot classes that its pods may use, in order of size. A pod may
-        # use a slot whose class requests the same number of GPUs as the pod, at least as much CPU,
-        # and at least as much of each GPU. Memory is checked when a slot is taken.
+        # use a slot whose class requests as many GPUs as the pod, and at least as much CPU and at
+        # least as much of each GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)

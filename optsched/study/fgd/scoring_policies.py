@@ -76,8 +76,8 @@ def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
     """Return each GPU's idle capacity after one more pod is placed on each node, shape (S, D).
 
     `classes` (S,) holds the classes of the placed pods. `devices` (S,) holds the GPU for each GPU
-    share; other pods take the first idle GPUs. The result is meaningless for nodes on which the pod
-    does not fit.
+    share; other pods take the first idle GPUs. The idle capacity is meaningless for nodes on which
+    the pod does not fit.
     """
     left = free.copy()
     sharing = np.flatnonzero(requests.is_share[classes])

@@ -60,9 +60,9 @@ def improve_layout(
 ) -> tuple[Layout, Counter[At]]:
     """Return a layout that allocates more GPUs after few moves, and the pods that do not move.
 
-    The second result maps each placement to the number of pods that stay there. `start` is the
-    layout of the running pods. `clock`, `seconds` and `seed` have the same meaning as in
-    `allocate`.
+    The second return value maps each placement to the number of pods that do not move from it.
+    `start` is the layout of the running pods. `clock`, `seconds` and `seed` have the same meaning
+    as in `allocate`.
     """
     # Import OR-Tools only when it is needed.
     from optsched.study.gpu_packing.repack_model import Present, repack_moving

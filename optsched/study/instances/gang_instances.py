@@ -2,8 +2,8 @@
 
 The gangs have equal or unequal tasks, and the nodes are empty or partly allocated. `Chance` draws
 the same numbers in every version of Python and NumPy, because it uses only `random.Random.random`.
-This method returns the same sequence for a seed in all versions of Python (library reference of
-`random`, "Notes on Reproducibility").
+`random.Random.random` returns the same sequence for a seed in all versions of Python (library
+reference of `random`, "Notes on Reproducibility").
 """
 
 from __future__ import annotations

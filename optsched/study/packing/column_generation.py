@@ -263,8 +263,8 @@ class Columns:
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
         """Return the most used columns that contain only remaining items.
 
-        Columns with at least one use come first. The other columns are sorted by their use times a
-        random factor.
+        Columns with at least one use come first. Columns with less than one use are sorted by their
+        use times a random factor.
 
         Parameters
         ----------

@@ -9,8 +9,8 @@ Pricing finds the bins with the highest total item price, and proves an upper bo
 With multipliers λ for the capacities, the total price of a bin is at most λ·capacity + Σ max(0,
 price − λ·size). The search decides item by item whether the bin contains the item, in descending
 order of |price − λ·size|. To include an item with price < λ·size, or to exclude an item with price
-> λ·size, lowers the upper bound by |price − λ·size|. For most search states, the upper bound
-therefore soon falls below the required price, and the state is discarded.
+> λ·size, lowers the upper bound by |price − λ·size|. For most search states, the upper bound soon
+falls below the required price, and the state is discarded.
 
 If there are few enough patterns, all are enumerated. Items are sorted by size in the most selective
 dimension, largest first, and added to bins in this order. In this dimension, the items that still

@@ -175,7 +175,7 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
         raise InstanceError(f"{where or name}: there is no item")
     wrong = []
     for d, most in enumerate(capacity):
-        # Items of negative size free capacity; items larger than the bin may then fit.
+        # Items of negative size free capacity, so items larger than the bin may fit.
         if min(row.sizes[d] for row in rows) < 0:
             continue
         for i, (row, line) in enumerate(zip(rows, lines, strict=True)):

@@ -6,9 +6,8 @@ m] ≤ weight[c] and b ≥ 0. Then every feasible assignment costs at least the 
 pay on their cheapest machines, minus Σ a·spare and Σ b·capacity.
 
 The bound comes from the Lagrangian relaxation (Geoffrion, 1974) of the constraints "cost at least
-weight times excess" and "use at most the capacity". The bound of the ROADEF/EURO challenge is the
-special case b = 0, in which the price a of each cost term is the same on all machines: 0 or the
-weight of the cost term.
+weight times excess" and "use at most the capacity". The bound of the ROADEF/EURO challenge results
+from b = 0 and prices a[c, m] that are 0 on all machines or weight[c] on all machines.
 
 Prices are integer multiples of a power of two, which makes float64 sums of prices exact.
 """

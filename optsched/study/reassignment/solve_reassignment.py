@@ -291,7 +291,7 @@ def reassignments(
     """Yield verified assignments as they improve; the last result states why the search ended.
 
     Each worker process has its own seed, and each stage starts from the best result of all workers.
-    The result therefore depends on the number of workers, even if the number of steps is limited.
+    The found assignment depends on the number of workers, even if the number of steps is limited.
     `effort` applies to each worker. The clock of `effort` must be a function of the standard
     library. Raises ValueError if `quick_reassignment` rejects the instance.
     """

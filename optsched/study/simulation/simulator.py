@@ -6,8 +6,8 @@ recover, gangs arrive, then a session runs. Sessions start at multiples of the s
 
 As in the live scheduler, a session is skipped if the cluster has not changed since the last session
 and no gang's waiting time has exceeded the limit. If nothing changes, sessions still run, at
-exponentially growing intervals. A session is also skipped if no task is pending, unless the policy
-can move running pods.
+exponentially growing intervals. A session is skipped if no task is pending, unless the policy can
+move running pods.
 """
 
 from __future__ import annotations
@@ -481,7 +481,7 @@ class Simulation:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
             self._timer.request_next(self.now_ms)
-        # All moved tasks are removed first, because a task may need the capacity that another one
+        # All moved tasks are removed first, because a task may need the capacity that another task
         # releases.
         for job, theirs in moving:
             ran = job.since_ms is not None
