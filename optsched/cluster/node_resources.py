@@ -334,8 +334,8 @@ NO_LOCAL_DATA: Final = Store()
 class ShardMode(StrEnum):
     """Whether a scheduler may use nodes outside its shard; the values are those of Volcano's API.
 
-    With `hard`, the scheduler uses only the nodes of its shard. With `soft`, the scheduler prefers
-    the nodes of its shard.
+    With `hard`, the scheduler uses only nodes in its shard. With `soft`, the scheduler prefers
+    nodes in its shard.
     """
 
     NONE = "none"

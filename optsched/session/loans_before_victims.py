@@ -2,8 +2,8 @@
 
 Mathematics: models/formulation/lending.md, "Loans before victims". The first stage of a session
 caps each queue at its deserved share. Because of the cap, a gang may preempt pods in its queue
-although an idle node could be lent to the gang. In the next session, the recreated victims would
-borrow the idle node.
+although it could borrow an idle node. In the next session, the recreated victims would borrow the
+idle node.
 """
 
 from __future__ import annotations

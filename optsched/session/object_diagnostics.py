@@ -83,7 +83,7 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
-    """Yield an error for each resource of which a queue has less than its child queues together."""
+    """Yield an error for each resource of which a queue has less than its child queues in total."""
     children = list(children)
     guaranteed = total(child.guarantee for child in children)
     deserved = total(child.deserved for child in children)
@@ -161,7 +161,7 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
     """Yield an error for the first gang with a hard network topology that no rule reads.
 
-    One error is enough, because the remedy is the same for all such gangs.
+    One error is enough, because the remedy is the same for all gangs with a hard topology.
     """
     for gang in snapshot.gangs:
         if gang.uid and gang.derived(_stays_together):

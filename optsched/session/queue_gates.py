@@ -1,4 +1,4 @@
-"""Open the scheduling gates of tasks that their queue admits but that fit no node.
+"""Open the scheduling gates of tasks that their queue admits but that fit on no node.
 
 A scheduling gate hides a pod from autoscalers. If a pod lacks only a node, its gate opens so that
 the autoscaler sees the pod. A task with an open gate is charged to its queue, so gates open only

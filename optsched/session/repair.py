@@ -157,7 +157,7 @@ def drop_invalid(
     """Drop the gangs at fault for violations, least important first; return the remaining actions.
 
     `gangs` holds the keys of the gangs for which the actions allocate nodes or evict pods, most
-    important first. The result is empty if no gang is left.
+    important first. The result is empty if all gangs are dropped.
     """
     verify = partial(verify_actions, snapshot, rules=rules)
     order = DropOrder({key: rank for rank, key in enumerate(gangs)})

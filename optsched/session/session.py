@@ -90,7 +90,7 @@ class Report:
     """The result of a session: the plan, and the problem that the next session reuses.
 
     `flaws` holds contradictions between cluster objects. `opened` holds the keys of tasks whose
-    gates open, because their queue admits them but they fit no node.
+    gates open, because their queue admits them but they fit on no node.
     """
 
     plan: Plan

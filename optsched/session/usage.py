@@ -83,7 +83,7 @@ class UsageKeeper:
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
         """Yield the (queue, usage) pairs to write now, and record them as written.
 
-        If `once_settled` is True, the minimum time between two writes does not apply.
+        If `once_settled` is True, `WRITTEN_EVERY_MS` does not apply.
         """
         for name, usage in self._usage.items():
             usage_now = usage.advanced(self._held[name], now_ms, self._half_life_ms)

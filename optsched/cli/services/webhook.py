@@ -97,7 +97,7 @@ _FILE: Final = WatchedFile()
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Review pods with this schedulerName; may be repeated. "
-    "Jobs that name no scheduler get the first name.",
+    "Jobs that name no scheduler get the first schedulerName.",
 )
 @click.option(
     "--webhook-namespace",
