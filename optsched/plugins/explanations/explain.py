@@ -374,7 +374,7 @@ class _View:
 
     @cached_property
     def largest(self) -> I64:
-        """The largest amounts (R,) that a node offers, among the nodes that lasting rules allow."""
+        """The largest allocatable amounts (R,) among the nodes that lasting rules allow."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 

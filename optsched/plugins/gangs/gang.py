@@ -193,7 +193,7 @@ def _still_missing(gang: GangObject) -> dict[str, int]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return the idle resources of ready nodes, without pods whose status is in `excluded`."""
+    """Return the idle resources of ready nodes, ignoring pods whose status is in `excluded`."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:

@@ -143,10 +143,9 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return the shares of each class at its next two events, as two arrays (L,).
+        """Return the shares (L,) at which each class next satisfies a gang, and next starts a gang.
 
-        The first event satisfies a gang of the class. The second event starts a gang, because the
-        share of the class exceeds the floor of the gang.
+        A gang starts when the share of its class exceeds the floor of the gang.
         """
         floors = self._floor * np.minimum(
             self._size[self._start + self._num_started], np.finfo(float).max

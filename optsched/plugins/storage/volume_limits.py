@@ -84,7 +84,7 @@ class VolumeLimits(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`. The rejection reason lists the volumes per driver, and the nodes' limits."""
+        """See `Rule`. The rejection reason lists volume counts and node limits per driver."""
         drivers = problem.derived(_find_scarce_drivers)
         if drivers is None or not drivers.requested[task_class]:
             return "cannot attach its volumes"
