@@ -300,7 +300,7 @@ class Scenario:
 
 SCENARIOS = {
     "shapes": Scenario(
-        "gangs of different task classes, 20 per node", different_shapes, 10_000, 3.0, 2600
+        "gangs of different task classes, 20 per node", different_shapes, 10_000, 3.0, 3500
     ),
     "fewer-shapes": Scenario(
         "gangs of different task classes, 20 per node", different_shapes, 2500, 0.8

@@ -11,7 +11,7 @@ from optsched.plugins.accounting import Outcome
 from optsched.plugins.devices.device_claims import count_cut_searches
 from optsched.plugins.shares.fairness import queue_shares
 from optsched.session.budgets import Protection, with_budgets
-from optsched.session.costly_gangs import count_left_gangs
+from optsched.session.costly_gangs import is_deferred
 from optsched.session.decompile import pending_keys, pending_of
 from optsched.session.eviction_blockers import EvictionTrial, explain_blocked_evictions
 from optsched.session.lending import LENT_LAST, Decided, find_withheld
@@ -112,6 +112,9 @@ def certify_plan(
         pending |= {key: with_budgets(pending[key], kept) for key, kept in keeping.items()}
         if keeping:
             flaws = (*flaws, *budget_flaws(key for kept in keeping.values() for key in kept))
+    if session.separated:
+        pending |= {gang.key: gang.problem for gang in session.separated if gang.problem}
+        pending = dict(sorted(pending.items()))
     plan = Plan(chosen.actions or (), certificate, pending)
     return Certified(plan, opened_tasks, flaws, num_cut_searches)
 
@@ -158,7 +161,8 @@ def certify(
     left_out = sorted({*chosen.dropped, *session.left_out})
     if left_out:
         limitations.append(f"gangs left out: {', '.join(left_out)}")
-    if num_later := count_left_gangs(problem):
+    waiting = (*problem.blocked.values(), *(gang.problem for gang in session.separated))
+    if num_later := sum(reason is not None and is_deferred(reason) for reason in waiting):
         limitations.append(f"{count_noun(num_later, 'gang')} left to a later session")
     if session.num_coarse_terms:
         what = count_noun(session.num_coarse_terms, "affinity term")

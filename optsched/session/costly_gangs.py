@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
+from heapq import heapify, heappop
+from itertools import compress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from optsched.cluster.amounts import amounts, total
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import narrowest_labels
-from optsched.cluster.snapshot import derived_of
+from optsched.cluster.snapshot import GangPhase, derived_of
 from optsched.cluster.task import PodTerm, SpreadTerm, TaskShape, TaskStatus, requirements_of
+from optsched.plugins.ordering.fifo import fifo_place
+from optsched.problem.arrays import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from optsched.cluster.snapshot import Gang, Snapshot
-    from optsched.problem.problem import Problem
 
 RelatedTerm: TypeAlias = PodTerm | SpreadTerm
 Costs: TypeAlias = "dict[TaskShape | RelatedTerm | str, int]"
@@ -54,8 +58,11 @@ GANG_STEPS, SHAPE_STEPS, POD_STEPS, NODES_PER_STEP = 20, 25, 3, 100
 Each task shape takes one further step per `NODES_PER_STEP` nodes.
 """
 
-STEPS_PER_MS: Final = 200
+STEPS_PER_MS: Final = 150
 """Number of steps that a session takes in one ms, rounded down, on a machine with idle cores."""
+
+MAX_LEFT: Final = 1000
+"""Number of gangs beyond the limit after which a session defers all further gangs."""
 
 NUMBER_TURN_MS: Final = 5_000
 """Time in ms after which other gangs are considered if there are more than a session can place."""
@@ -99,6 +106,17 @@ LEFT: Final = Reason(
 _DEFERRED: Final = frozenset({LEFT, TOO_MANY})
 
 
+def defer_gangs(snapshot: Snapshot, time_ms: int) -> tuple[Snapshot, tuple[Gang, ...]]:
+    """Return the snapshot for a session of `time_ms`, and the gangs that it lacks.
+
+    The `problem` of a gang that the snapshot lacks is the reason why the gang waits.
+    """
+    limited = without_costly_gangs(without_excess_gangs(snapshot, time_ms))
+    if limited is not snapshot:
+        limited = _keep_fifo_order(limited)
+    return separate_blocked_gangs(limited)
+
+
 def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot in which gangs beyond the cost limits wait for a later session.
 
@@ -131,7 +149,8 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
             left[gang.key] = _too_costly(cost)
     costly = [each for each in costly if each[0].key not in left]
     in_turns = _in_turns(costly, snapshot.taken_ms // TURN_MS)
-    left |= dict.fromkeys(_find_excess(in_turns, MOST), LEFT)
+    considered = _find_considered(in_turns, MOST)
+    left |= {gang.key: LEFT for gang, _ in costly if gang.key not in considered}
     if not left:
         return snapshot
     gangs = tuple(replace(g, problem=left[g.key]) if g.key in left else g for g in snapshot.gangs)
@@ -161,26 +180,36 @@ def without_excess_gangs(snapshot: Snapshot, time_ms: int) -> Snapshot:
         return {gang.key: own_steps, **dict.fromkeys(pods, shape_steps)}
 
     in_turns = _rotate_gangs(waiting, snapshot.taken_ms // NUMBER_TURN_MS)
-    left = _find_excess(((gang, steps_of(gang)) for gang in in_turns), most)
-    if not left:
+    costs = ((gang, steps_of(gang)) for gang in in_turns)
+    considered = _find_considered(costs, most, max_left=MAX_LEFT)
+    if len(considered) == len(waiting):
         return snapshot
+    left = {gang.key for gang in waiting} - considered
     gangs = tuple(g.derived(_as_excess) if g.key in left else g for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
 
 
-def _find_excess(in_turns: Iterable[Costly], most: int) -> set[str]:
-    """Return the keys of the gangs that exceed the total cost `most`; the first may exceed it."""
+def _find_considered(
+    in_turns: Iterable[Costly], most: int, max_left: int | None = None
+) -> set[str]:
+    """Return the keys of gangs whose total cost is at most `most`; the first gang may exceed it.
+
+    The search ends after `max_left` gangs that exceeded it.
+    """
     considered: set[TaskShape | RelatedTerm | str] = set()
-    excess: set[str] = set()
-    spent = 0
+    keys: set[str] = set()
+    spent = num_left = 0
     for gang, costs in in_turns:
         cost = sum(n for cause, n in costs.items() if cause not in considered)
         if cost and considered and spent + cost > most:
-            excess.add(gang.key)
+            num_left += 1
+            if num_left == max_left:
+                break
             continue
+        keys.add(gang.key)
         spent += cost
         considered |= costs.keys()
-    return excess
+    return keys
 
 
 def _rotate_gangs(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
@@ -189,12 +218,81 @@ def _rotate_gangs(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
     for of_namespace in _group_by(gangs, lambda gang: gang.namespace):
         queues = []
         for of_queue in _group_by(of_namespace, lambda gang: gang.queue):
-            ranked = sorted(of_queue, key=_rank)
-            orders = [ranked, _rotate(ranked, turn * _STEP)]
-            queues.append(list(_alternate(_rotate(orders, turn))))
-        namespaces.append(list(_alternate(_rotate(queues, turn))))
-    in_turns = _alternate(_rotate(namespaces, turn))
-    yield from {gang.key: gang for gang in in_turns}.values()
+            orders = [_iterate_by_rank(of_queue), _rotate(of_queue, turn * _STEP)]
+            queues.append(_alternate(_rotate(orders, turn)))
+        namespaces.append(_alternate(_rotate(queues, turn)))
+    yielded: set[str] = set()
+    for gang in _alternate(_rotate(namespaces, turn)):
+        if gang.key not in yielded:
+            yielded.add(gang.key)
+            yield gang
+
+
+def _iterate_by_rank(gangs: Sequence[Gang]) -> Iterator[Gang]:
+    """Yield the gangs in the order of their ranks; a caller that needs few gangs sorts few."""
+    heap = list(zip(derived_of(gangs, _rank), range(len(gangs)), strict=True))
+    heapify(heap)
+    while heap:
+        yield gangs[heappop(heap)[1]]
+
+
+def _keep_fifo_order(snapshot: Snapshot) -> Snapshot:
+    """Let the gangs behind a deferred gang of a FIFO queue wait, because none may overtake it."""
+    first_deferred: dict[str, tuple[int, int, str]] = {}
+    is_fifo = {queue.name: queue.is_fifo for queue in snapshot.queues}
+    for gang in snapshot.gangs:
+        if gang.problem in _DEFERRED and is_fifo.get(gang.queue) and not _has_begun(gang):
+            place = fifo_place(gang)
+            first_deferred[gang.queue] = min(first_deferred.get(gang.queue, place), place)
+    if not first_deferred:
+        return snapshot
+
+    def defer_if_behind(gang: Gang) -> Gang:
+        first = first_deferred.get(gang.queue)
+        if first is None or gang.problem or _has_begun(gang) or fifo_place(gang) < first:
+            return gang
+        message = f"waits behind {first[-1]} in the fifo queue {gang.queue}"
+        return replace(gang, problem=Reason(ReasonCode.QUEUE_ORDER, message))
+
+    return replace(snapshot, gangs=tuple(map(defer_if_behind, snapshot.gangs)))
+
+
+def separate_blocked_gangs(snapshot: Snapshot) -> tuple[Snapshot, tuple[Gang, ...]]:
+    """Return the snapshot without the gangs that have a problem and hold no capacity, and these.
+
+    It would take seconds to compile and verify thousands of such gangs. The enqueue limits count
+    the `minResources` of enqueued gangs. So one of the enqueued gangs of each namespace and queue
+    stays in the snapshot with the sum of their `minResources`; in a namespace with a ResourceQuota,
+    all of them stay.
+    """
+    with_quota = {quota.namespace for quota in snapshot.quotas}
+    separated: dict[str, Gang] = {}
+    enqueued: dict[tuple[str, str], list[Gang]] = {}
+    can_leave = derived_of(snapshot.gangs, _can_be_separated)
+    for gang in compress(snapshot.gangs, can_leave):
+        if gang.phase is not GangPhase.INQUEUE or not (gang.min_resources or gang.min_usage):
+            separated[gang.key] = gang
+        elif gang.namespace not in with_quota:
+            enqueued.setdefault((gang.namespace, gang.queue), []).append(gang)
+    merged: dict[str, Gang] = {}
+    for first, *others in enqueued.values():
+        if others:
+            sums = total(gang.min_resources for gang in (first, *others))
+            least = amounts({name: min(amount, int(LARGEST)) for name, amount in sums.items()})
+            merged[first.key] = replace(first, min_resources=least)
+            separated |= {gang.key: gang for gang in others}
+    if not separated:
+        return snapshot, ()
+    kept = (gang for gang in snapshot.gangs if gang.key not in separated)
+    gangs = tuple(merged.get(gang.key, gang) for gang in kept)
+    return replace(snapshot, gangs=gangs), tuple(separated.values())
+
+
+def _can_be_separated(gang: Gang) -> bool:
+    return gang.problem is not None and not any(
+        task.status is not TaskStatus.PENDING or task.nominated_node or task.is_victim
+        for task in gang.tasks
+    )
 
 
 def _as_excess(gang: Gang) -> Gang:
@@ -280,9 +378,9 @@ def keep_reasons(
     }
 
 
-def count_left_gangs(problem: Problem) -> int:
-    """Count the gangs that are deferred to later sessions."""
-    return sum(reason in _DEFERRED for reason in problem.blocked.values())
+def is_deferred(reason: Reason) -> bool:
+    """Return whether a gang with this problem is deferred to a later session."""
+    return reason in _DEFERRED
 
 
 def _cost_of_gang(gang: Gang) -> int:

@@ -90,7 +90,8 @@ class Report:
     """The result of a session: the plan, and the problem that the next session reuses.
 
     `flaws` holds contradictions between cluster objects. `opened` holds the keys of tasks whose
-    gates open, because their queue admits them but they fit on no node.
+    gates open, because their queue admits them but they fit on no node. `separated` holds the
+    waiting gangs that the problem lacks (`SessionInput.separated`).
     """
 
     plan: Plan
@@ -98,6 +99,7 @@ class Report:
     trace: Trace
     flaws: tuple[Flaw, ...] = ()
     opened: tuple[str, ...] = ()
+    separated: tuple[Gang, ...] = ()
 
 
 def run_session(
@@ -149,7 +151,14 @@ def run_session(
         incumbents=tuple(session.history.incumbents),
         num_cut_searches=dict(certified.num_cut_searches),
     )
-    return Report(certified.plan, rounds.first.problem, trace, certified.flaws, certified.opened)
+    return Report(
+        plan=certified.plan,
+        problem=rounds.first.problem,
+        trace=trace,
+        flaws=certified.flaws,
+        opened=certified.opened,
+        separated=session.separated,
+    )
 
 
 def expected_starts(

@@ -25,7 +25,7 @@ from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.session.coarse_terms import with_coarse_terms
-from optsched.session.costly_gangs import without_costly_gangs, without_excess_gangs
+from optsched.session.costly_gangs import defer_gangs
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.lending import without_lending
 from optsched.session.search_history import History
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.dra_devices import DeviceNeed
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.cluster.task import Task
     from optsched.plugins.extension_points import Rule
     from optsched.plugins.ruleset import RuleSet
@@ -62,6 +62,9 @@ class SessionInput:
         The normalised snapshot; for example, it lacks guarantees that exceed cluster capacity.
     unheld
         The guarantees that were dropped because they exceed cluster capacity.
+    separated
+        Gangs that are not in `snapshot`, because they have a problem and hold no capacity
+        (`defer_gangs`).
     policy
         The policy, whose rules call the session's extenders and record failures as faults.
     rules
@@ -79,6 +82,7 @@ class SessionInput:
     given: Snapshot
     snapshot: Snapshot
     unheld: tuple[Unheld, ...]
+    separated: tuple[Gang, ...]
     policy: Policy
     rules: RuleSet
     context: SessionContext
@@ -125,11 +129,12 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     """Normalise the snapshot and connect the rules; return the session's input."""
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
+    separated: tuple[Gang, ...] = ()
     num_coarse = 0
     limits = context.limits or Limits(budget_ms=policy.budgets.solve_ms)
     if context.period_ms is not None:  # Only a live scheduler has a deadline and later sessions.
         time_ms = context.period_ms + (limits.budget_ms or 0)
-        snapshot = without_excess_gangs(without_costly_gangs(snapshot), time_ms)
+        snapshot, separated = defer_gangs(snapshot, time_ms)
         snapshot, num_coarse = with_coarse_terms(snapshot)
     if rules.find_rule("conformance") is not None:
         snapshot = system_first(snapshot)
@@ -148,6 +153,7 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
         given=given,
         snapshot=snapshot,
         unheld=unheld,
+        separated=separated,
         policy=replace(policy, rules=rules),
         rules=rules.guarded_by(Entitled(rules, reach), Consolidation()) if is_optimised else rules,
         context=context,

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.cluster.amounts import amount_of
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.snapshot import GangPhase, Quota
+from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.task_shape import MOST_TERMS
 from optsched.formats.snapshots.assembly import assemble
+from optsched.kube.scheduler.metrics import figures_of
 from optsched.session import costly_gangs
 from optsched.session.costly_gangs import (
     FREE,
@@ -25,7 +29,9 @@ from optsched.session.costly_gangs import (
     STEPS_PER_MS,
     TOO_MANY,
     TURN_MS,
+    defer_gangs,
     keep_reasons,
+    separate_blocked_gangs,
     without_costly_gangs,
     without_excess_gangs,
 )
@@ -357,6 +363,87 @@ def test_excess_gangs_say_so_and_wait_for_a_later_session() -> None:
     assert ask_again_ms(plan, 5) == NUMBER_TURN_MS
     whole = run_session(snapshot, POLICY, SessionContext()).plan
     assert TOO_MANY not in whole.pending.values()
+
+
+def test_deferred_gangs_are_not_compiled_and_are_reported() -> None:
+    snapshot = crowd(sized, 400)
+    context = SessionContext(limits=Limits(budget_ms=None), period_ms=5)
+    report = run_session(snapshot, POLICY, context)
+    left = excess_of(snapshot, 5)
+    assert {gang.key for gang in report.separated} == left
+    assert {gang.key for gang in report.problem.snapshot.gangs} == {
+        gang.key for gang in snapshot.gangs
+    } - left
+    assert list(report.plan.pending) == sorted(report.plan.pending)
+    waiting = figures_of(report, POLICY).pending
+    assert sum(waiting.values()) == len(report.plan.pending)
+
+
+@pytest.mark.parametrize("change", ["running", "nominated", "victim"])
+def test_a_blocked_gang_that_holds_capacity_stays(change: str) -> None:
+    snapshot = crowd(sized, 3)
+    (first, *others) = snapshot.gangs
+    (task,) = first.tasks
+    changed = {
+        "running": replace(task, status=TaskStatus.RUNNING, node="n1"),
+        "nominated": replace(task, nominated_node="n1"),
+        "victim": replace(task, is_victim=True),
+    }[change]
+    gangs = (replace(first, tasks=(changed,)), *others)
+    blocked = replace(snapshot, gangs=tuple(replace(g, problem=TOO_MANY) for g in gangs))
+    kept, separated = separate_blocked_gangs(blocked)
+    assert [gang.key for gang in kept.gangs] == [first.key]
+    assert [gang.key for gang in separated] == [gang.key for gang in others]
+
+
+def test_gangs_without_a_problem_stay() -> None:
+    snapshot = crowd(sized, 3)
+    assert separate_blocked_gangs(snapshot) == (snapshot, ())
+
+
+def enqueued(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with blocked and enqueued gangs that need 5 CPUs each."""
+    gangs = (
+        replace(g, problem=TOO_MANY, phase=GangPhase.INQUEUE, min_resources=(("cpu", 5),))
+        for g in snapshot.gangs
+    )
+    return replace(snapshot, gangs=tuple(gangs))
+
+
+def test_the_enqueue_limits_still_count_the_enqueued_gangs() -> None:
+    snapshot = enqueued(crowd(sized, 30))
+    kept, separated = separate_blocked_gangs(snapshot)
+    assert len(kept.gangs) == 2  # One gang in each of the two namespaces.
+    assert len(separated) == 29
+    before, after = (
+        sum(amount_of(gang.min_resources, "cpu") for gang in each.gangs)
+        for each in (snapshot, kept)
+    )
+    assert before == after == 31 * 5
+
+
+def test_the_enqueued_gangs_of_a_namespace_with_a_quota_stay() -> None:
+    snapshot = enqueued(crowd(sized, 30))
+    limited = replace(snapshot, quotas=(Quota("ns/quota", (("pods", 100),)),))
+    kept, _ = separate_blocked_gangs(limited)
+    assert sum(gang.namespace == "ns" for gang in kept.gangs) == 30
+
+
+def test_no_gang_overtakes_a_deferred_gang_of_a_fifo_queue() -> None:
+    snapshot = crowd(sized, 100)
+    queues = tuple(replace(q, is_fifo=q.name == "default") for q in snapshot.queues)
+    assert any(queue.is_fifo for queue in queues)
+    for turn in range(5):
+        at = replace(snapshot, queues=queues, taken_ms=turn * NUMBER_TURN_MS)
+        kept, separated = defer_gangs(at, 5)
+        line = sorted((*kept.gangs, *separated), key=lambda g: (-g.priority, g.created_ms, g.key))
+        is_open = [gang.problem is None for gang in line]
+        assert is_open == sorted(is_open, reverse=True)
+        assert any(is_open)
+        first = next(gang for gang in line if gang.problem)
+        assert first.problem == TOO_MANY
+        behind = f"WaitsForItsTurn: waits behind {first.key} in the fifo queue default"
+        assert {str(g.problem) for g in line if g.problem} == {str(TOO_MANY), behind}
 
 
 FULL = Reason(ReasonCode.RESOURCES, "no node has 4 CPUs")

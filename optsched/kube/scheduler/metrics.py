@@ -76,7 +76,8 @@ class Figures:
 def figures_of(report: Report, policy: Policy) -> Figures:
     """Compute the gauges from a session report."""
     plan, problem = report.plan, report.problem
-    queue_of = {gang.key: gang.queue for gang in problem.snapshot.gangs}
+    gangs = (*problem.snapshot.gangs, *report.separated)
+    queue_of = {gang.key: gang.queue for gang in gangs}
     waiting = collections.Counter(
         (queue_of[g], reason.code.value) for g, reason in plan.pending.items()
     )

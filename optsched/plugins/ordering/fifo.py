@@ -47,7 +47,7 @@ class Fifo(Rule):
                 continue
             head: Gang | None = None
             gangs = (g for g in world.snapshot.gangs if g.queue == queue.name)
-            for gang in sorted(gangs, key=_order_key):
+            for gang in sorted(gangs, key=fifo_place):
                 if _is_exempt(gang):
                     continue
                 placed = gang.key in world.placed_of
@@ -132,7 +132,7 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
     gangs = problem.snapshot.gangs
     return min(
         np.flatnonzero(among & (problem.queue_of == queue)).tolist(),
-        key=lambda g: _order_key(gangs[g]),
+        key=lambda g: fifo_place(gangs[g]),
     )
 
 
@@ -176,7 +176,8 @@ class FifoLines:
 # --- gangs as objects (for the verifier) ---------------------------------------------------------
 
 
-def _order_key(gang: Gang) -> tuple[int, int, str]:
+def fifo_place(gang: Gang) -> tuple[int, int, str]:
+    """Return the sort key of a gang in its FIFO queue: priority, age and name."""
     return (-gang.priority, gang.created_ms, gang.key)
 
 
@@ -238,7 +239,7 @@ def _find_orders(problem: Problem) -> _Order:
         if not is_called and not is_broken:
             lines[int(problem.queue_of[gang])].append(gang)
     gangs = problem.snapshot.gangs
-    ordered = (tuple(sorted(line, key=lambda g: _order_key(gangs[g]))) for line in lines.values())
+    ordered = (tuple(sorted(line, key=lambda g: fifo_place(gangs[g]))) for line in lines.values())
     kept = tuple(line for line in ordered if line)
     waits = frozenset(g for line in kept for g in line if not problem.num_ready[g])
     return _Order(kept, waits)
