@@ -205,6 +205,9 @@ class Gang(_CacheOwner):
         The controller of the PodGroup, or None if it has none.
     problem
         The reason that the gang cannot be scheduled, independent of plugins, or None.
+    deferred_demand
+        The part of the queue's demand that this gang adds while its session defers gangs: the
+        requests of their pending tasks, including `pods`.
     """
 
     key: str
@@ -226,6 +229,7 @@ class Gang(_CacheOwner):
     sub_groups: tuple[SubGroupRule, ...] = ()
     owner: Owner | None = None
     problem: Reason | None = None
+    deferred_demand: Amounts = ()
 
     @property
     def namespace(self) -> str:

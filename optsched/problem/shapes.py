@@ -309,7 +309,8 @@ class GangRow:
     allocated, claimed, requested
         Amounts in base units by resource. `allocated` sums bound, running and expected tasks.
         `claimed` is `allocated` plus the requests of this session's victims. `requested` is
-        `claimed` plus the requests of the pending tasks of a valid gang.
+        `claimed` plus the requests of the pending tasks of a valid gang, or plus the gang's
+        `deferred_demand`.
     queue
         The gang's queue if it restricts the choice of nodes, else an empty string.
     bound
@@ -372,6 +373,8 @@ def gang_row(
         claimed = asked = _sum_requests(claiming)
     if gang.problem is None and waiting:
         asked = _sum_requests(claiming + waiting)
+    elif gang.deferred_demand:
+        asked = total((tuple(claimed.items()), gang.deferred_demand))
     amounts = (held, claimed, asked)
     parts = find_subgroups(gang, ready, waiting)
     short: list[Task] = []

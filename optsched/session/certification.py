@@ -162,7 +162,7 @@ def certify(
     if left_out:
         limitations.append(f"gangs left out: {', '.join(left_out)}")
     waiting = (*problem.blocked.values(), *(gang.problem for gang in session.separated))
-    if num_later := sum(reason is not None and is_deferred(reason) for reason in waiting):
+    if num_later := sum(map(is_deferred, waiting)):
         limitations.append(f"{count_noun(num_later, 'gang')} left to a later session")
     if session.num_coarse_terms:
         what = count_noun(session.num_coarse_terms, "affinity term")

@@ -20,10 +20,12 @@ from optsched.cluster.snapshot import GangPhase, derived_of
 from optsched.cluster.task import PodTerm, SpreadTerm, TaskShape, TaskStatus, requirements_of
 from optsched.plugins.ordering.fifo import fifo_place
 from optsched.problem.arrays import LARGEST
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Snapshot
 
 RelatedTerm: TypeAlias = PodTerm | SpreadTerm
@@ -260,32 +262,52 @@ def _keep_fifo_order(snapshot: Snapshot) -> Snapshot:
 def separate_blocked_gangs(snapshot: Snapshot) -> tuple[Snapshot, tuple[Gang, ...]]:
     """Return the snapshot without the gangs that have a problem and hold no capacity, and these.
 
-    It would take seconds to compile and verify thousands of such gangs. The enqueue limits count
-    the `minResources` of enqueued gangs. So one of the enqueued gangs of each namespace and queue
-    stays in the snapshot with the sum of their `minResources`; in a namespace with a ResourceQuota,
-    all of them stay.
+    It would take seconds to compile and verify thousands of such gangs. Some of them stay for what
+    other decisions depend on. The oldest deferred gang of each namespace and queue has the demand
+    of all of these gangs. One enqueued gang of each namespace and queue has the sum of their
+    `minResources`, because enqueue limits count it. In a namespace with a ResourceQuota, all
+    enqueued gangs stay.
     """
     with_quota = {quota.namespace for quota in snapshot.quotas}
+    merged: dict[str, Gang] = {}
+    enqueued: list[Gang] = []
     separated: dict[str, Gang] = {}
-    enqueued: dict[tuple[str, str], list[Gang]] = {}
     can_leave = derived_of(snapshot.gangs, _can_be_separated)
     for gang in compress(snapshot.gangs, can_leave):
-        if gang.phase is not GangPhase.INQUEUE or not (gang.min_resources or gang.min_usage):
-            separated[gang.key] = gang
-        elif gang.namespace not in with_quota:
-            enqueued.setdefault((gang.namespace, gang.queue), []).append(gang)
-    merged: dict[str, Gang] = {}
-    for first, *others in enqueued.values():
-        if others:
-            sums = total(gang.min_resources for gang in (first, *others))
-            least = amounts({name: min(amount, int(LARGEST)) for name, amount in sums.items()})
-            merged[first.key] = replace(first, min_resources=least)
-            separated |= {gang.key: gang for gang in others}
-    if not separated:
+        separated[gang.key] = gang
+        if gang.phase is GangPhase.INQUEUE and (gang.min_resources or gang.min_usage):
+            enqueued.append(gang)
+    deferred = [gang for gang in snapshot.gangs if is_deferred(gang.problem)]
+    for gangs in _group_by(deferred, _namespace_and_queue):
+        oldest = min(gangs, key=lambda gang: (gang.created_ms, gang.key))
+        demand = _sum_amounts(derived_of(gangs, _sum_pending_requests))
+        merged[oldest.key] = replace(oldest, deferred_demand=demand)
+    for gangs in _group_by(enqueued, _namespace_and_queue):
+        if gangs[0].namespace in with_quota:
+            merged |= {gang.key: merged.get(gang.key, gang) for gang in gangs}
+            continue
+        first = next((gang for gang in gangs if gang.key in merged), gangs[0])
+        least = _sum_amounts(gang.min_resources for gang in gangs)
+        merged[first.key] = replace(merged.get(first.key, first), min_resources=least)
+    separated = {key: gang for key, gang in separated.items() if key not in merged}
+    if not merged and not separated:
         return snapshot, ()
     kept = (gang for gang in snapshot.gangs if gang.key not in separated)
-    gangs = tuple(merged.get(gang.key, gang) for gang in kept)
-    return replace(snapshot, gangs=gangs), tuple(separated.values())
+    changed = tuple(merged.get(gang.key, gang) for gang in kept)
+    return replace(snapshot, gangs=changed), tuple(separated.values())
+
+
+def _namespace_and_queue(gang: Gang) -> tuple[str, str]:
+    return gang.namespace, gang.queue
+
+
+def _sum_pending_requests(gang: Gang) -> Amounts:
+    tasks = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+    return amounts({PODS: len(tasks), **total(task.shape.request for task in tasks)})
+
+
+def _sum_amounts(parts: Iterable[Amounts]) -> Amounts:
+    return amounts({name: min(n, int(LARGEST)) for name, n in total(parts).items()})
 
 
 def _can_be_separated(gang: Gang) -> bool:
@@ -304,8 +326,8 @@ def _rank(gang: Gang) -> tuple[bool, int, int, str]:
     return not _has_begun(gang), -gang.priority, gang.waiting_since_ms, gang.key
 
 
-def _group_by(elements: Iterable[T], key: Callable[[T], str]) -> Iterable[list[T]]:
-    groups: dict[str, list[T]] = {}
+def _group_by(elements: Iterable[T], key: Callable[[T], object]) -> Iterable[list[T]]:
+    groups: dict[object, list[T]] = {}
     for element in elements:
         groups.setdefault(key(element), []).append(element)
     return groups.values()
@@ -378,9 +400,9 @@ def keep_reasons(
     }
 
 
-def is_deferred(reason: Reason) -> bool:
+def is_deferred(problem: Reason | None) -> bool:
     """Return whether a gang with this problem is deferred to a later session."""
-    return reason in _DEFERRED
+    return problem is not None and problem.code is ReasonCode.QUEUE_ORDER
 
 
 def _cost_of_gang(gang: Gang) -> int:

@@ -370,13 +370,28 @@ def test_deferred_gangs_are_not_compiled_and_are_reported() -> None:
     context = SessionContext(limits=Limits(budget_ms=None), period_ms=5)
     report = run_session(snapshot, POLICY, context)
     left = excess_of(snapshot, 5)
-    assert {gang.key for gang in report.separated} == left
-    assert {gang.key for gang in report.problem.snapshot.gangs} == {
-        gang.key for gang in snapshot.gangs
-    } - left
+    compiled = {gang.key for gang in report.problem.snapshot.gangs}
+    separated = {gang.key for gang in report.separated}
+    assert compiled.isdisjoint(separated)
+    assert compiled | separated == {gang.key for gang in snapshot.gangs}
+    assert separated < left
+    assert len(left - separated) == 1
     assert list(report.plan.pending) == sorted(report.plan.pending)
+    assert left <= report.plan.pending.keys()
     waiting = figures_of(report, POLICY).pending
     assert sum(waiting.values()) == len(report.plan.pending)
+
+
+def test_queues_demand_what_their_deferred_gangs_request() -> None:
+    snapshot = crowd(sized, 400)
+    queues = [
+        run_session(
+            snapshot, POLICY, SessionContext(limits=Limits(budget_ms=None), period_ms=period_ms)
+        ).problem.queues.requested
+        for period_ms in (5, 50, None)
+    ]
+    assert queues[0].any()
+    assert queues[0].tolist() == queues[1].tolist() == queues[2].tolist()
 
 
 @pytest.mark.parametrize("change", ["running", "nominated", "victim"])
@@ -389,8 +404,9 @@ def test_a_blocked_gang_that_holds_capacity_stays(change: str) -> None:
         "nominated": replace(task, nominated_node="n1"),
         "victim": replace(task, is_victim=True),
     }[change]
+    invalid = Reason(ReasonCode.INVALID_POD, "invalid")
     gangs = (replace(first, tasks=(changed,)), *others)
-    blocked = replace(snapshot, gangs=tuple(replace(g, problem=TOO_MANY) for g in gangs))
+    blocked = replace(snapshot, gangs=tuple(replace(g, problem=invalid) for g in gangs))
     kept, separated = separate_blocked_gangs(blocked)
     assert [gang.key for gang in kept.gangs] == [first.key]
     assert [gang.key for gang in separated] == [gang.key for gang in others]

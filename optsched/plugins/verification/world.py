@@ -315,7 +315,7 @@ class Stake:
     claimed
         The total requests of the tasks in `held` and of the tasks that this session evicts.
     requested
-        The total requests of the pending tasks that could be placed.
+        The total requests of the pending tasks that could be placed, and `deferred_demand`.
     nominated
         (node, requests) pairs, sorted by node name: the total requests of the pending tasks that
         are nominated to each node.
@@ -341,6 +341,7 @@ def _stake_of(gang: Gang) -> Stake:
         for t in (tasks if gang.problem is None else ())
         if t.status is TaskStatus.PENDING and t.problem is None
     ]
+    requested.append(dict(gang.deferred_demand))
     nominated: dict[str, dict[str, int]] = {}
     for task in tasks:
         if task.nominated_node and task.status is TaskStatus.PENDING:
