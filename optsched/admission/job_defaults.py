@@ -10,6 +10,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.admission.findings import get_mapping
 from optsched.api.job import DEFAULT_MAX_RETRY, TASK_NAME_PREFIX
 from optsched.api.wellknown import DEFAULT_QUEUE
 
@@ -124,26 +125,23 @@ def _fill_task(filler: _Filler, index: int, task: Raw) -> None:
     if not task.get("name"):
         filler.set_path((*steps, "name"), f"{TASK_NAME_PREFIX}{index}")
     if task.get("minAvailable") is None:
-        filler.set_path((*steps, "minAvailable"), _default_minimum(task))
-    if task.get("maxRetry") in (None, 0):
-        filler.set_path((*steps, "maxRetry"), DEFAULT_MAX_RETRY)
-    _fill_policies(filler, steps, task.get("policies"))
-    template = task.get("template")
-    spec = template.get("spec") if isinstance(template, dict) else None
-    if isinstance(spec, dict):
-        _fill_pod(filler, (*steps, "template", "spec"), spec)
-
-
-def _default_minimum(task: Raw) -> int:
-    """Return the default `minAvailable` of a task, as `api.job` computes it."""
-    partition = task.get("partitionPolicy")
-    if isinstance(partition, dict):
+        # `api.job` computes the same default.
+        partition = get_mapping(task, "partitionPolicy")
         minimum = _read_count(partition.get("minPartitions")) * _read_count(
             partition.get("partitionSize")
         )
-        if minimum:
-            return minimum
-    return _read_count(task.get("replicas"))
+        filler.set_path((*steps, "minAvailable"), minimum or _read_count(task.get("replicas")))
+    if task.get("maxRetry") in (None, 0):
+        filler.set_path((*steps, "maxRetry"), DEFAULT_MAX_RETRY)
+    _fill_policies(filler, steps, task.get("policies"))
+    spec, steps = get_mapping(get_mapping(task, "template"), "spec"), (*steps, "template", "spec")
+    if spec.get("hostNetwork") is True and not spec.get("dnsPolicy"):
+        filler.set_path((*steps, "dnsPolicy"), _HOST_DNS)
+    for kind in ("initContainers", "containers"):
+        containers = spec.get(kind)
+        for position, container in enumerate(containers if isinstance(containers, list) else ()):
+            if isinstance(container, dict):
+                _fill_limits(filler, (*steps, kind, position), container)
 
 
 def _sum_minimums(tasks: object) -> int:
@@ -154,16 +152,6 @@ def _sum_minimums(tasks: object) -> int:
 def _read_count(value: object) -> int:
     """Return a pod count, or 0 if the value is not a positive integer (validation rejects it)."""
     return value if type(value) is int and value > 0 else 0
-
-
-def _fill_pod(filler: _Filler, steps: tuple[Step, ...], spec: Raw) -> None:
-    if spec.get("hostNetwork") is True and not spec.get("dnsPolicy"):
-        filler.set_path((*steps, "dnsPolicy"), _HOST_DNS)
-    for kind in ("initContainers", "containers"):
-        containers = spec.get(kind)
-        for index, container in enumerate(containers if isinstance(containers, list) else ()):
-            if isinstance(container, dict):
-                _fill_limits(filler, (*steps, kind, index), container)
 
 
 def _fill_limits(filler: _Filler, steps: tuple[Step, ...], container: Raw) -> None:

@@ -99,7 +99,9 @@ def validate(review: Review) -> None:
     if name != old.get("priorityClassName"):
         check_priority(name, review)
     if review.request.action is Action.CREATE:
-        if _has_other_classes(raw, name):
+        templates = (get_mapping(task, "template") for task in records(raw, "tasks"))
+        classes = (get_mapping(each, "spec").get("priorityClassName") for each in templates)
+        if any(each and each != name for each in classes):
             warn_of_ineffective_class(name, review)
         check_templates(review)
         spec = check_job_spec(raw, name_of(review.request), review)
@@ -108,12 +110,6 @@ def validate(review: Review) -> None:
             check_leaf(queue, review)
     else:
         _check_change(old, raw, review)
-
-
-def _has_other_classes(spec: Raw, name: object) -> bool:
-    templates = (get_mapping(task, "template") for task in records(spec, "tasks"))
-    named = (get_mapping(template, "spec").get("priorityClassName") for template in templates)
-    return any(each and each != name for each in named)
 
 
 def name_of(request: Request) -> str:

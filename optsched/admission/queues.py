@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.admission.findings import Findings, Review
-    from optsched.admission.review import Raw
     from optsched.admission.world import World
     from optsched.api.queue import Queue
 
@@ -85,10 +84,13 @@ def validate(review: Review) -> None:
     if review.request.action is Action.DELETE:
         _check_deletion(review.request.name, review)
         return
-    if review.request.action is Action.UPDATE and _is_unchanged(
-        review.request.old or {}, review.request.obj or {}
-    ):
-        return
+    if review.request.action is Action.UPDATE:
+        before, after = review.request.old or {}, review.request.obj or {}
+        marks_before, marks_after = annotations_of(before), annotations_of(after)
+        if before.get("spec") == after.get("spec") and all(
+            marks_before.get(key) == marks_after.get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
+        ):
+            return
     queue, errors = parse_queue(review.request.obj)
     review.errors(error for error in errors if not error.message.startswith(_FLOOR))
     if queue is None:
@@ -115,14 +117,6 @@ def validate(review: Review) -> None:
         return
     if is_moved or any(getattr(old, name) != getattr(queue, name) for name in _RESOURCES):
         _check_resources_of_tree(queue, review)
-
-
-def _is_unchanged(old: Raw, new: Raw) -> bool:
-    """Return whether an update leaves the spec and hierarchy annotations of a queue unchanged."""
-    pairs = [annotations_of(each) for each in (old, new)]
-    return old.get("spec") == new.get("spec") and all(
-        pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
-    )
 
 
 def _warn_about_fractions(spec: Mapping[str, object], findings: Findings) -> None:

@@ -249,9 +249,15 @@ def read_review(body: object) -> Request:
     groups = user.get("groups")
     options = request.get("options")
     manager = options.get("fieldManager") if isinstance(options, dict) else None
+    operation = str(request.get("operation"))
+    try:
+        action = Action(operation)
+    except ValueError as e:
+        problem = f"request.operation: {operation[:_SHOWN]!r} is not one of CREATE, UPDATE, DELETE"
+        raise MalformedReview(problem, uid) from e
     return Request(
         uid=uid,
-        action=_parse_action(request.get("operation"), uid),
+        action=action,
         resource=Resource(
             *(_read_text(resource, name, uid) for name in ("group", "version", "resource"))
         ),
@@ -269,16 +275,6 @@ def read_review(body: object) -> Request:
 
 def _describe(value: object) -> str:
     return str(value)[:_SHOWN] if isinstance(value, str | None) else quote(value)
-
-
-def _parse_action(operation: object, uid: str) -> Action:
-    try:
-        return Action(str(operation))
-    except ValueError as e:
-        problem = (
-            f"request.operation: {str(operation)[:_SHOWN]!r} is not one of CREATE, UPDATE, DELETE"
-        )
-        raise MalformedReview(problem, uid) from e
 
 
 def _read_text(fields: Raw, name: str, uid: str) -> str:

@@ -114,10 +114,17 @@ def _member(fields: Fields) -> Member | None:
     kind, selector = fields.text("type"), fields.record("selector")
     exact, regex = selector.optional_record("exactMatch"), selector.optional_record("regexMatch")
     labels = selector.optional_record("labelMatch")
+    name, pattern = exact.text("name") if exact else "", regex.text("pattern") if regex else ""
+    if regex:
+        try:
+            parse_pattern(pattern)
+        except PatternError as error:
+            regex.reject("pattern", pattern, str(error))
+            pattern = ""
     found = Member(
         type=MemberType(kind or MemberType.NODE),
-        name=exact.text("name") if exact else "",
-        pattern=_pattern(regex) if regex else "",
+        name=name,
+        pattern=pattern,
         labels=read_selector(labels) if labels else None,
     )
     num_selectors = sum(each is not None for each in (exact, regex, labels))
@@ -128,16 +135,6 @@ def _member(fields: Fields) -> Member | None:
         fields.reject("selector", fields.raw("selector"), problem)
     is_empty = not found.name and not found.pattern and found.labels is None
     return found if kind and not is_empty and not problem else None
-
-
-def _pattern(regex: Fields) -> str:
-    pattern = regex.text("pattern")
-    try:
-        parse_pattern(pattern)
-    except PatternError as error:
-        regex.reject("pattern", pattern, str(error))
-        return ""
-    return pattern
 
 
 # --- numatopology ---------------------------------------------------------------------------------
@@ -225,20 +222,20 @@ def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldErr
             name: GpuPlace(each.integer("numa"), each.text("busID"), each.text("deviceModel"))
             for name, each in spec.records_by_name("gpuDetail")
         },
-        pods=tuple(_pod(each) for each in spec.records("podAllocations")),
+        pods=tuple(
+            PodAllocation(
+                uid=each.text("uid"),
+                name=each.text("name"),
+                namespace=each.text("namespace"),
+                containers=tuple(containers)
+                if isinstance(containers := each.raw("containerAllocations"), list)
+                else (),
+            )
+            for each in spec.records("podAllocations")
+        ),
         errors=tuple(errors),
     )
     return found, found.errors
-
-
-def _pod(fields: Fields) -> PodAllocation:
-    containers = fields.raw("containerAllocations")
-    return PodAllocation(
-        uid=fields.text("uid"),
-        name=fields.text("name"),
-        namespace=fields.text("namespace"),
-        containers=tuple(containers) if isinstance(containers, list) else (),
-    )
 
 
 # --- nodeshard ------------------------------------------------------------------------------------

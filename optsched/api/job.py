@@ -324,7 +324,15 @@ def task_counts(fields: Fields) -> dict[str, dict[str, int]]:
 
 
 def _task(task: Fields, index: int) -> TaskSpec:
-    replicas, partition = task.integer("replicas"), _partition(task)
+    replicas, policy = task.integer("replicas"), task.optional_record("partitionPolicy")
+    partition = None
+    if policy is not None:
+        partition = PartitionPolicy(
+            total=policy.integer("totalPartitions"),
+            size=policy.integer("partitionSize"),
+            min_partitions=policy.integer("minPartitions"),
+            topology=read_topology(policy),
+        )
     minimum = task.optional_integer("minAvailable")
     if minimum is None and partition is not None and partition.min_partitions:
         minimum = partition.min_partitions * partition.size
@@ -336,29 +344,12 @@ def _task(task: Fields, index: int) -> TaskSpec:
         policies=_policies(task),
         topology_policy=NumaPolicy(task.text("topologyPolicy") or NumaPolicy.NONE),
         max_retry=task.integer("maxRetry") or DEFAULT_MAX_RETRY,
-        depends_on=_depends_on(task),
+        depends_on=DependsOn(
+            waits.texts("name"), Iteration(waits.text("iteration") or Iteration.ALL)
+        )
+        if (waits := task.optional_record("dependsOn"))
+        else None,
         partition=partition,
-    )
-
-
-def _partition(task: Fields) -> PartitionPolicy | None:
-    policy = task.optional_record("partitionPolicy")
-    if policy is None:
-        return None
-    return PartitionPolicy(
-        total=policy.integer("totalPartitions"),
-        size=policy.integer("partitionSize"),
-        min_partitions=policy.integer("minPartitions"),
-        topology=read_topology(policy),
-    )
-
-
-def _depends_on(task: Fields) -> DependsOn | None:
-    depends_on = task.optional_record("dependsOn")
-    if depends_on is None:
-        return None
-    return DependsOn(
-        depends_on.texts("name"), Iteration(depends_on.text("iteration") or Iteration.ALL)
     )
 
 

@@ -137,7 +137,19 @@ def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]
         priority_class=spec.text("priorityClassName"),
         min_resources=_min_resources(spec),
         topology=read_topology(spec),
-        sub_groups=tuple(_sub_group(each) for each in spec.records("subGroupPolicy")),
+        sub_groups=tuple(
+            SubGroupPolicy(
+                selector=read_selector(selector)
+                if (selector := each.optional_record("labelSelector"))
+                else None,
+                name=each.text("name"),
+                size=each.integer("subGroupSize"),
+                min_sub_groups=each.integer("minSubGroups"),
+                match_label_keys=each.texts("matchLabelKeys"),
+                topology=read_topology(each),
+            )
+            for each in spec.records("subGroupPolicy")
+        ),
         status=status,
         errors=tuple(errors),
     )
@@ -173,18 +185,6 @@ def _min_resources(spec: Fields) -> dict[str, int]:
     message = f"resource names are too many: write at most {MOST_RESOURCES}"
     spec.reject("minResources", len(found), message)
     return {}
-
-
-def _sub_group(policy: Fields) -> SubGroupPolicy:
-    selector = policy.optional_record("labelSelector")
-    return SubGroupPolicy(
-        name=policy.text("name"),
-        size=policy.integer("subGroupSize"),
-        min_sub_groups=policy.integer("minSubGroups"),
-        selector=read_selector(selector) if selector else None,
-        match_label_keys=policy.texts("matchLabelKeys"),
-        topology=read_topology(policy),
-    )
 
 
 def _status(status: Fields) -> PodGroupStatus:
@@ -325,10 +325,21 @@ def parse_scheduling_group(obj: object) -> tuple[SchedulingPodGroup | None, tupl
     for key, message in unsupported.items():
         if spec.raw(key):
             spec.reject(key, spec.raw(key), message)
+    policy, written_policy = spec.record("schedulingPolicy"), spec.raw("schedulingPolicy")
+    basic, gang = policy.optional_record("basic"), policy.optional_record("gang")
+    if basic is None and gang is None and written_policy is not None:
+        spec.reject("schedulingPolicy", written_policy, _NO_POLICY)
+    elif basic is not None and gang is not None:
+        spec.reject("schedulingPolicy", written_policy, _TWO_POLICIES)
+    min_count = 1 if gang is None else max(gang.integer("minCount"), 1)
+    constraints = spec.record("schedulingConstraints")
+    topology_keys = [each.text("key") for each in constraints.records("topology")]
+    if len(topology_keys) > 1:
+        constraints.reject("topology", constraints.raw("topology"), _ONE_LABEL)
     group = SchedulingPodGroup(
         meta=meta,
-        min_count=_min_count(spec),
-        topology_key=_topology_key(spec.record("schedulingConstraints")),
+        min_count=min_count,
+        topology_key=topology_keys[0] if topology_keys else "",
         queue={**meta.labels, **meta.annotations}.get(wellknown.QUEUE_NAME, ""),
         priority=spec.optional_integer("priority"),
         priority_class=spec.text("priorityClassName"),
@@ -342,22 +353,3 @@ def group_named_by(spec: dict[str, Any]) -> str:
     group = spec.get("schedulingGroup")
     named = group.get("podGroupName") if isinstance(group, dict) else None
     return named if isinstance(named, str) else ""
-
-
-def _min_count(spec: Fields) -> int:
-    policy = spec.record("schedulingPolicy")
-    basic, gang = policy.optional_record("basic"), policy.optional_record("gang")
-    if gang is None:
-        if basic is None and spec.raw("schedulingPolicy") is not None:
-            spec.reject("schedulingPolicy", spec.raw("schedulingPolicy"), _NO_POLICY)
-        return 1
-    if basic is not None:
-        spec.reject("schedulingPolicy", spec.raw("schedulingPolicy"), _TWO_POLICIES)
-    return max(gang.integer("minCount"), 1)
-
-
-def _topology_key(constraints: Fields) -> str:
-    keys = [each.text("key") for each in constraints.records("topology")]
-    if len(keys) > 1:
-        constraints.reject("topology", constraints.raw("topology"), _ONE_LABEL)
-    return keys[0] if keys else ""

@@ -205,16 +205,6 @@ class _Group:
     members: set[str] = field(default_factory=set)
 
 
-def _choose_name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """Return the name of the group's existing HyperNode, or a name for a new one."""
-    start = f"hypernode-{re.sub('[^a-z0-9.-]', '-', group.type.lower())}-tier{group.tier}"
-    for name in known.get((group.label, group.value), ()):
-        if name.startswith(start):
-            return name
-    identity = f"{group.type}\n{group.label}\n{group.value}"
-    return f"{start}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
-
-
 def hypernodes_by_labels(
     types: Mapping[str, Sequence[str]], nodes: Iterable[Manifest], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
@@ -238,7 +228,11 @@ def hypernodes_by_labels(
                 if label_value is None:
                     break
                 group = _Group(type_, tier, label, label_value)
-                name = _choose_name(group, names)
+                start = f"hypernode-{re.sub('[^a-z0-9.-]', '-', type_.lower())}-tier{tier}"
+                # An existing HyperNode of the group keeps its name.
+                kept = [n for n in names.get((label, label_value), ()) if n.startswith(start)]
+                identity = f"{type_}\n{label}\n{label_value}".encode()
+                name = kept[0] if kept else f"{start}-{hashlib.sha256(identity).hexdigest()[:8]}"
                 groups.setdefault(name, group).members.add(member)
                 member = name
     hypernodes: dict[str, dict[str, Any]] = {}

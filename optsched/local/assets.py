@@ -308,8 +308,13 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
                         process.wait(SIGN_OF_LIFE_S)
                     except subprocess.TimeoutExpired:
                         seconds = int(time.monotonic() - begin)
-                        summary = _summarize_log(log.read_text())
-                        on_progress(f"building {binary.name}: {summary}, {seconds} s")
+                        lines = log.read_text().splitlines()
+                        num_modules = sum(line.startswith("go: downloading") for line in lines)
+                        num_packages = sum(not line.startswith("go: ") for line in lines)
+                        on_progress(
+                            f"building {binary.name}: {num_modules} modules fetched, "
+                            f"{num_packages} packages compiled, {seconds} s"
+                        )
             finally:
                 process.kill()
                 process.wait()
@@ -318,13 +323,6 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
             raise AssetsError(f"building {binary.name} with {go} failed:\n{tail}")
         output.replace(target)
     return target
-
-
-def _summarize_log(log: str) -> str:
-    lines = log.splitlines()
-    downloads = sum(line.startswith("go: downloading") for line in lines)
-    packages = sum(not line.startswith("go: ") for line in lines)
-    return f"{downloads} modules fetched, {packages} packages compiled"
 
 
 def _explain_missing_go(missing: Iterable[Binary], rejected: Iterable[str]) -> str:

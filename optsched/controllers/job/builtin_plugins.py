@@ -91,17 +91,6 @@ def _config_name(job: Job) -> str:
     return f"{job.meta.name}-svc"
 
 
-def _list_hosts(job: Job) -> dict[str, str]:
-    """Return the ConfigMap data: each task's host names, in two formats, and number of hosts."""
-    data = {}
-    for task in job.spec.tasks:
-        found, key = addresses(job.meta.name, task), variable_of(task.name)
-        data[f"{task.name.replace('-', '_')}.host"] = "\n".join(found)
-        data[f"VC_{key}_HOSTS"] = ",".join(found)
-        data[f"VC_{key}_NUM"] = str(len(found))
-    return data
-
-
 def _change_svc_pod(draft: Draft, flags: Flags) -> None:
     """Set the pod's host name and subdomain, and pass the host names of all tasks to it.
 
@@ -136,7 +125,12 @@ def _list_host_variables(job: Job, config: str) -> list[dict[str, Any]]:
 
 def _list_svc_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
     """Return the plugin's ConfigMap, Service and (unless disabled) NetworkPolicy."""
-    data, name = _list_hosts(job), job.meta.name
+    name, data = job.meta.name, {}
+    for task in job.spec.tasks:
+        found, key = addresses(name, task), variable_of(task.name)
+        data[f"{task.name.replace('-', '_')}.host"] = "\n".join(found)
+        data[f"VC_{key}_HOSTS"] = ",".join(found)
+        data[f"VC_{key}_NUM"] = str(len(found))
     config = PluginObject(CONFIG_MAP, _config_name(job), {"data": data}, {"data": data})
     service = {
         "spec": {
@@ -145,9 +139,9 @@ def _list_svc_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
             "publishNotReadyAddresses": flags.boolean(_PUBLISH),
         }
     }
-    found = (config, PluginObject(SERVICE, name, service, {}))
+    objects = (config, PluginObject(SERVICE, name, service, {}))
     if flags.boolean(_NO_POLICY):
-        return found
+        return objects
     pods = {"matchLabels": _pod_labels(job)}
     policy = {
         "spec": {
@@ -156,7 +150,7 @@ def _list_svc_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
             "policyTypes": ["Ingress"],
         }
     }
-    return (*found, PluginObject(NETWORK_POLICY, name, policy, {}))
+    return (*objects, PluginObject(NETWORK_POLICY, name, policy, {}))
 
 
 def _pod_labels(job: Job) -> dict[str, str]:
@@ -186,17 +180,6 @@ def _secret_name(job: Job) -> str:
     return f"{job.meta.name}-ssh"
 
 
-def _write_ssh_config(job: Job, port: int = _STANDARD_SSH_PORT) -> str:
-    """Return an SSH client configuration with each host's address and without host key checks."""
-    lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
-    for task in job.spec.tasks:
-        for name, address in hosts(job.meta.name, task):
-            lines += [f"Host {name}", f"  HostName {address}"]
-            if port != _STANDARD_SSH_PORT:
-                lines.append(f"  Port {port}")
-    return "\n".join(lines) + "\n"
-
-
 def _change_ssh_pod(draft: Draft, flags: Flags) -> None:
     """Mount the key pair and the SSH configuration in all containers."""
     name, path = _secret_name(draft.job), flags.text(_SSH_FOLDER)
@@ -213,14 +196,21 @@ def _list_ssh_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
 
     The plugin's arguments may give the key pair; otherwise, it is generated.
     """
-    config = {"data": {"config": _encode_base64(_write_ssh_config(job, flags.number(_SSH_PORT)))}}
+    port = flags.number(_SSH_PORT)
+    lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
+    for task in job.spec.tasks:
+        for name, address in hosts(job.meta.name, task):
+            lines += [f"Host {name}", f"  HostName {address}"]
+            if port != _STANDARD_SSH_PORT:
+                lines.append(f"  Port {port}")
+    config = {"data": {"config": _encode_base64("\n".join(lines) + "\n")}}
     make = partial(_build_ssh_secret, config["data"])
     given_keys = KeyPair(flags.text(_SSH_PRIVATE_KEY), flags.text(_SSH_PUBLIC_KEY))
     manifest = make(given_keys)
-    name = _secret_name(job)
+    secret_name = _secret_name(job)
     if given_keys.private:
-        return (PluginObject(SECRET, name, manifest, config),)
-    return (PluginObject(SECRET, name, manifest, config, make),)
+        return (PluginObject(SECRET, secret_name, manifest, config),)
+    return (PluginObject(SECRET, secret_name, manifest, config, make),)
 
 
 def _build_ssh_secret(config: Mapping[str, str], keys: KeyPair) -> dict[str, Any]:

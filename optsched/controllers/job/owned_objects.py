@@ -88,6 +88,13 @@ class PodBuilder:
         add_mount(draft.containers, *mounts)
         for plugin, flags in self.plugins:
             plugin.change_pod(draft, flags)
+        containers = {"containers": draft.containers, "initContainers": draft.init_containers}
+        for key, found in containers.items():
+            if found or key == "containers":
+                draft.spec[key] = [
+                    {k: v for k, v in each.items() if v or k not in _CONTAINER_LISTS}
+                    for each in found
+                ]
         return {
             "apiVersion": POD.api_version,
             "kind": POD.kind,
@@ -98,7 +105,7 @@ class PodBuilder:
                 "annotations": draft.annotations,
                 "ownerReferences": [self.owner],
             },
-            "spec": _finish_spec(draft),
+            "spec": draft.spec,
         }
 
 
@@ -151,24 +158,6 @@ def _build_draft(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str
         init_containers=init_containers,
         memo=memo,
     )
-
-
-def _finish_spec(draft: Draft) -> dict[str, Any]:
-    spec = draft.spec
-    for list_name, found in (
-        ("containers", draft.containers),
-        ("initContainers", draft.init_containers),
-    ):
-        if found or list_name == "containers":
-            spec[list_name] = [
-                {
-                    name: value
-                    for name, value in each.items()
-                    if value or name not in _CONTAINER_LISTS
-                }
-                for each in found
-            ]
-    return spec
 
 
 def missing_claims(job: Job, world: World) -> list[str]:

@@ -29,7 +29,7 @@ from optsched.units import format_resource_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from optsched.api.job import Job, PartitionPolicy, TaskSpec
+    from optsched.api.job import Job, TaskSpec
     from optsched.api.json_fields import Manifest
     from optsched.api.podgroup import NetworkTopology
 
@@ -78,11 +78,19 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
         spec["priorityClassName"] = job.spec.priority_class
     if job.spec.topology is not None:
         spec["networkTopology"] = _format_topology(job.spec.topology)
-    sub_groups = [
-        _build_sub_group(task.name, task.partition)
-        for task in job.spec.tasks
-        if task.partition is not None
-    ]
+    sub_groups: list[dict[str, Any]] = []
+    for task in job.spec.tasks:
+        if task.partition is not None:
+            sub_group: dict[str, Any] = {
+                "name": task.name,
+                "subGroupSize": task.partition.size,
+                "minSubGroups": task.partition.min_partitions,
+                "labelSelector": {"matchLabels": {wellknown.TASK_SPEC: task.name}},
+                "matchLabelKeys": [wellknown.PARTITION_ID],
+            }
+            if task.partition.topology is not None:
+                sub_group["networkTopology"] = _format_topology(task.partition.topology)
+            sub_groups.append(sub_group)
     if sub_groups:
         spec["subGroupPolicy"] = sub_groups
     return {
@@ -223,19 +231,6 @@ def _compute_usage(task: TaskSpec) -> dict[str, int]:
     requests = pod_request(requests_only.record("spec"), requests_only.record("status"))
     of_quotas = {name: amount for name, amount in usage.items() if name not in counted}
     return {**of_quotas, **dict.fromkeys(counted, 0), **requests}
-
-
-def _build_sub_group(task: str, partition: PartitionPolicy) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": task,
-        "subGroupSize": partition.size,
-        "minSubGroups": partition.min_partitions,
-        "labelSelector": {"matchLabels": {wellknown.TASK_SPEC: task}},
-        "matchLabelKeys": [wellknown.PARTITION_ID],
-    }
-    if partition.topology is not None:
-        found["networkTopology"] = _format_topology(partition.topology)
-    return found
 
 
 def _format_topology(topology: NetworkTopology) -> dict[str, Any]:

@@ -230,7 +230,13 @@ class Evictor:
         for key in {pending.victim.gang for pending in self._pending.values()}:
             self._spare_unwanted(key)
         for key, text in records(snapshot, plan.actions).items():
-            self._write_moves(snapshot.gang_by_key[key], text)
+            gang = snapshot.gang_by_key[key]
+            self._cache.assume_moves(key, text)
+            if is_upstream(gang):
+                continue  # this scheduler never writes upstream Kubernetes PodGroups
+            ref, body = _annotated_ref(gang), {"metadata": {"annotations": {MOVES: text or None}}}
+            patch = StatusPatch(ref, body, "status" if gang.is_implicit else "")
+            self._writes.enqueue(write_key(ref, "moves"), patch)
         self._write_shuffles(plan, snapshot)
         placed = {a.task for a in plan.actions if isinstance(a, Allocate | Nominate)}
         for action in plan.actions:
@@ -415,15 +421,6 @@ class Evictor:
         body = {"metadata": {"annotations": {EVICTED: text or None}}}
         self._writes.enqueue(write_key(ref, "evicted"), StatusPatch(ref, body, ""))
 
-    def _write_moves(self, gang: Gang, text: str) -> None:
-        """Annotate a gang with the pods that were moved to free capacity for it."""
-        self._cache.assume_moves(gang.key, text)
-        if is_upstream(gang):
-            return  # this scheduler never writes upstream Kubernetes PodGroups
-        ref, body = _annotated_ref(gang), {"metadata": {"annotations": {MOVES: text or None}}}
-        patch = StatusPatch(ref, body, "status" if gang.is_implicit else "")
-        self._writes.enqueue(write_key(ref, "moves"), patch)
-
     def _write_shuffles(self, plan: Plan, snapshot: Snapshot) -> None:
         """Annotate gangs with the times at which plugins moved their pods."""
         moved = [a for a in plan.actions if isinstance(a, Evict) and a.plugin]
@@ -457,7 +454,13 @@ class Evictor:
             if isinstance(action, Nominate):
                 nominations.setdefault(action.gang, []).append(pod_ref(action.task))
         batches = _batches(begun, snapshot, nominated)
-        overrides = self._find_overrides(plan, snapshot) if begun else {}
+        overrides: dict[str, _Override] = {}
+        if begun and self._context.overrides_budgets:
+            world = World(snapshot, plan.actions)
+            for key, queue in GuaranteedReclaims(world).find_reclaims().items():
+                task = world.task_by_key[key]
+                budgets = tuple(budget.key for budget in snapshot.budgets if covers(budget, task))
+                overrides[key] = _Override(queue, budgets, snapshot.taken_ms)
         for victim in begun:
             after = list(nominations.get(victim.eviction.preemptor, ()))
             for key, what in ((victim.gang, "evicted"), (victim.eviction.preemptor, "moves")):
@@ -471,18 +474,6 @@ class Evictor:
         if begun:
             self._has_none.clear()
             self._has_waits.set()
-
-    def _find_overrides(self, plan: Plan, snapshot: Snapshot) -> dict[str, _Override]:
-        """Return the guarantees that override disruption budgets, keyed by the task to evict."""
-        if not self._context.overrides_budgets:
-            return {}
-        world = World(snapshot, plan.actions)
-        found = {}
-        for key, queue in GuaranteedReclaims(world).find_reclaims().items():
-            task = world.task_by_key[key]
-            budgets = tuple(budget.key for budget in snapshot.budgets if covers(budget, task))
-            found[key] = _Override(queue, budgets, snapshot.taken_ms)
-        return found
 
     def _may_evict(self, pending: _Pending) -> bool:
         """Return whether a waiting eviction may be sent; log a warning if it waits long."""
@@ -549,7 +540,12 @@ class Evictor:
                         ref.namespace, ref.name, victim.uid, version, grace_s=grace_s
                     )
                 except (TooMany, ServerFault) as refusal:
-                    if pending.override is None or not _is_of_budget(refusal):
+                    is_of_budget = (
+                        _BUDGET_CAUSE in refusal.cause_reasons
+                        if isinstance(refusal, TooMany)
+                        else _SEVERAL_BUDGETS in refusal.message
+                    )
+                    if pending.override is None or not is_of_budget:
                         raise
                     if await self._is_withdrawn(pending):
                         return
@@ -687,13 +683,6 @@ def _batches(
             batch = _Batch(preemptor, frozenset(emptied & nodes or nodes), ready)
             found.update((v.eviction.task, batch) for v in group)
     return found
-
-
-def _is_of_budget(error: ApiError) -> bool:
-    """Return whether the eviction API's error means that disruption budgets forbid the eviction."""
-    if isinstance(error, TooMany):
-        return _BUDGET_CAUSE in error.cause_reasons
-    return _SEVERAL_BUDGETS in error.message
 
 
 def _annotated_ref(gang: Gang) -> Ref:

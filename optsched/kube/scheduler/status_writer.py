@@ -90,7 +90,14 @@ async def reset_disruption(api: Client, reset: DisruptionReset) -> None:
     condition = _condition("False", NOT_DELETED, reset.message, reset.now_ms)
 
     def reset_condition(pod: Raw) -> Raw | None:
-        if uid_of(pod) != reset.uid or not is_standing(pod) or not _is_marked(pod):
+        if uid_of(pod) != reset.uid or not is_standing(pod):
+            return None
+        is_marked = any(
+            (each.get("type"), each.get("status"), each.get("reason"))
+            == (DISRUPTION_TARGET, "True", BY_SCHEDULER)
+            for each in (pod.get("status") or {}).get("conditions") or ()
+        )
+        if not is_marked:
             return None
         return {
             "metadata": {"uid": reset.uid, "resourceVersion": version_of(pod)},
@@ -98,15 +105,6 @@ async def reset_disruption(api: Client, reset: DisruptionReset) -> None:
         }
 
     await patch_current(api, reset.ref, reset_condition, _RESET_TRIES, "status")
-
-
-def _is_marked(pod: Manifest) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(
-        (each.get("type"), each.get("status"), each.get("reason"))
-        == (DISRUPTION_TARGET, "True", BY_SCHEDULER)
-        for each in conditions
-    )
 
 
 def _condition(status: str, reason: str, message: str, now_ms: int) -> Raw:

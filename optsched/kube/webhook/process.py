@@ -209,25 +209,27 @@ class WebhookProcess:
         while True:
             pause_s = POLL_S
             try:
-                await self._renew_trust()
+                if not self._world.unsynced():
+                    credentials = await self._source.credentials()
+                    if credentials.authority:
+                        # API servers must trust a new CA before a certificate that it signed is
+                        # served.
+                        settings = self._settings
+                        refs = [
+                            configuration_ref(service, settings.service_name)
+                            for service in settings.services
+                        ]
+                        await trust_authority(
+                            self._client, refs, credentials.authority, settings.url
+                        )
+                    if credentials != self._certificate.credentials:
+                        self._certificate.present(credentials)
+                    self._is_trusted = True
             except (KubeError, OSError, ValueError) as e:
                 # The certificate in use is valid for weeks, so the renewal can be retried later.
                 log.warning("certificate or webhook configurations not renewed: %s", e)
                 pause_s = RETRY_S
             await self._timing.sleep(pause_s if self._is_trusted else RETRY_S)
-
-    async def _renew_trust(self) -> None:
-        if self._world.unsynced():
-            return
-        credentials = await self._source.credentials()
-        if credentials.authority:
-            # API servers must trust a new CA before a certificate that it signed is served.
-            name = self._settings.service_name
-            refs = [configuration_ref(service, name) for service in self._settings.services]
-            await trust_authority(self._client, refs, credentials.authority, self._settings.url)
-        if credentials != self._certificate.credentials:
-            self._certificate.present(credentials)
-        self._is_trusted = True
 
 
 class ResourceGroupsFile:
