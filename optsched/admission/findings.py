@@ -92,14 +92,9 @@ class Findings:
             self.deny(str(error))
 
     def warn(self, sentence: str) -> None:
-        """Add a warning for the user."""
-        if self.can_warn:
+        """Add a warning for the user, unless the review has `MAX_FINDINGS` warnings already."""
+        if len(self._warnings) < MAX_FINDINGS:
             self._warnings[_cut(sentence)] = None
-
-    @property
-    def can_warn(self) -> bool:
-        """Whether the review has fewer than `MAX_FINDINGS` warnings; `warn` drops further ones."""
-        return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
         """Add a JSON patch operation that sets the value at a path whose parent exists."""
@@ -177,21 +172,20 @@ def check_shape(obj: object, name: str, findings: Findings) -> None:
             findings.end(f"{name} has too many values: at most {MAX_VALUES} are allowed")
         if depth > MAX_DEPTH + 1:
             findings.end(f"{name} is nested too deeply: at most {MAX_DEPTH} levels are allowed")
-        level = [each for value in level for each in _child_values(value, name, findings)]
-
-
-def _child_values(value: object, name: str, findings: Findings) -> Any:  # noqa: ANN401  JSON
-    if isinstance(value, list):
-        return value
-    if not isinstance(value, dict):
-        return ()
-    for field in value:
-        if len(field) > MAX_FIELD_NAME:
-            findings.end(
-                f"{name}: a field name has {len(field)} characters: {field[:60]}…: "
-                f"at most {MAX_FIELD_NAME} are allowed"
-            )
-    if _MANAGED in value:
-        # Field names in managedFields may be long, because they contain values. No rule reads them.
-        return [each for field, each in value.items() if field != _MANAGED]
-    return value.values()
+        parents, level = level, []
+        for value in parents:
+            if isinstance(value, list):
+                level += value
+            elif isinstance(value, dict):
+                for field in value:
+                    if len(field) > MAX_FIELD_NAME:
+                        findings.end(
+                            f"{name}: a field name has {len(field)} characters: {field[:60]}…: "
+                            f"at most {MAX_FIELD_NAME} are allowed"
+                        )
+                if _MANAGED in value:
+                    # Field names in managedFields may be long, because they contain values. No rule
+                    # reads them.
+                    level += [each for field, each in value.items() if field != _MANAGED]
+                else:
+                    level += value.values()

@@ -98,26 +98,20 @@ def refill(
     default is the sum of its tasks' `minAvailable`.
     """
     filler = _Filler(fill_in(new, settings, findings), findings)
-    _keep_claims(filler, old.get("volumes"))
+    old_volumes, new_volumes = old.get("volumes"), filler.spec.get("volumes")
+    if isinstance(old_volumes, list) and isinstance(new_volumes, list):
+        # Keep the names of the PVCs that the controller created for the job's volumes.
+        for index, (volume, new_volume) in enumerate(zip(old_volumes, new_volumes, strict=False)):
+            name = volume.get("volumeClaimName") if isinstance(volume, dict) else None
+            if not name or volume.get("volumeClaim") is None:
+                continue
+            if new_volume == {k: v for k, v in volume.items() if k != "volumeClaimName"}:
+                filler.set_path(("volumes", index, "volumeClaimName"), name)
     before, total = old.get("minAvailable"), _sum_minimums(filler.spec.get("tasks"))
     is_default = before == filler.spec.get("minAvailable") == _sum_minimums(old.get("tasks"))
     if has_default_minimum and is_default and before != total:
         filler.set_path(("minAvailable",), total)
     return filler.spec
-
-
-def _keep_claims(filler: _Filler, before: object) -> None:
-    """Keep the names of the PVCs that the controller created for the job's volumes."""
-    volumes = filler.spec.get("volumes")
-    if not isinstance(volumes, list) or not isinstance(before, list):
-        return
-    for index, (old_volume, new_volume) in enumerate(zip(before, volumes, strict=False)):
-        if not isinstance(old_volume, dict) or not isinstance(new_volume, dict):
-            continue
-        name = old_volume.get("volumeClaimName")
-        other_fields = {key: value for key, value in old_volume.items() if key != "volumeClaimName"}
-        if name and old_volume.get("volumeClaim") is not None and other_fields == new_volume:
-            filler.set_path(("volumes", index, "volumeClaimName"), name)
 
 
 def _fill_task(filler: _Filler, index: int, task: Raw) -> None:

@@ -129,7 +129,11 @@ def _check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
             resources = get_mapping(container, "resources")
             quantities = get_mapping(resources, "requests") or get_mapping(resources, "limits")
             cpu_request = quantities.get(CPU)
-            if not _is_whole_number(cpu_request):
+            try:
+                nanos = parse_quantity_field(cpu_request).nanos
+            except QuantityError:
+                nanos = 0
+            if nanos <= 0 or nanos % _NANOS_PER_UNIT:
                 review.deny(
                     f"the cpu request isn't  an integer in {path}.template.spec.{field}: it is "
                     f"{cpu_request or 'none'}; {path}.topologyPolicy "
@@ -168,14 +172,6 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
             f"minPartitions {partition.min_partitions} times partitionSize {partition.size}"
         )
     check_topology(partition.topology, f"{field}.networkTopology", findings)
-
-
-def _is_whole_number(quantity: object) -> bool:
-    try:
-        nanos = parse_quantity_field(quantity).nanos
-    except QuantityError:
-        return False
-    return nanos > 0 and nanos % _NANOS_PER_UNIT == 0
 
 
 def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:

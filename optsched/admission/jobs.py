@@ -231,11 +231,9 @@ def _is_equivalent(old: object, new: object, name: str) -> bool:
             return parse_duration_ns(old) == parse_duration_ns(new)
         except DurationError:
             return False
-    return name not in _POINTERS and _is_zero(old) and _is_zero(new)
-
-
-def _is_zero(value: object) -> bool:
-    return value is None or value in ("", 0, False) or value in ([], {})
+    return name not in _POINTERS and all(
+        value is None or value in ("", 0, False) or value in ([], {}) for value in (old, new)
+    )
 
 
 def _is_same_quantity(old: object, new: object) -> bool:

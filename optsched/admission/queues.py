@@ -66,17 +66,14 @@ def _add_root_to_hierarchy(
     include the root.
     """
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
-    if not isinstance(path, str) or not path or _has_root(path):
+    if not isinstance(path, str) or not path or path.split("/")[0] == ROOT_QUEUE:
         return
     findings.change(("metadata", "annotations", HIERARCHY), f"{ROOT_QUEUE}/{path}")
-    if weights == old.get(HIERARCHY_WEIGHTS) and _has_root(str(old.get(HIERARCHY))):
+    had_root = str(old.get(HIERARCHY)).split("/")[0] == ROOT_QUEUE
+    if had_root and weights == old.get(HIERARCHY_WEIGHTS):
         return
     if isinstance(weights, str) and weights:
         findings.change(("metadata", "annotations", HIERARCHY_WEIGHTS), f"1/{weights}")
-
-
-def _has_root(path: str) -> bool:
-    return path.split("/")[0] == ROOT_QUEUE
 
 
 def validate(review: Review) -> None:

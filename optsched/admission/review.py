@@ -237,7 +237,10 @@ def read_review(body: object) -> Request:
     uid = request.get("uid") if isinstance(request, dict) else None
     uid = uid if isinstance(uid, str) else ""
     if body.get("kind") != KIND or body.get("apiVersion") != API_VERSION:
-        seen = f"{_describe(body.get('apiVersion'))}/{_describe(body.get('kind'))}"
+        seen = "/".join(
+            str(value)[:_SHOWN] if isinstance(value, str | None) else quote(value)
+            for value in (body.get("apiVersion"), body.get("kind"))
+        )
         raise MalformedReview(f"{seen} is not supported: send {API_VERSION}/{KIND}", uid)
     if not isinstance(request, dict) or not uid:
         raise MalformedReview("request: is missing or has no uid", uid)
@@ -271,10 +274,6 @@ def read_review(body: object) -> Request:
         else frozenset(),
         manager=manager if isinstance(manager, str) else "",
     )
-
-
-def _describe(value: object) -> str:
-    return str(value)[:_SHOWN] if isinstance(value, str | None) else quote(value)
 
 
 def _read_text(fields: Raw, name: str, uid: str) -> str:

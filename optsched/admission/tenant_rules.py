@@ -243,9 +243,13 @@ def _annotations_and_labels(
     obj: Raw | None, templates: tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
     """Yield (path, key, value) of each annotation and label, also of those in pod templates."""
-    yield from _metadata_entries(get_mapping(obj, "metadata"), "metadata")
+    found = [("metadata", get_mapping(obj, "metadata"))]
     for path, template in _pod_templates(obj, templates):
-        yield from _metadata_entries(get_mapping(template, "metadata"), f"{path}.metadata")
+        found.append((f"{path}.metadata", get_mapping(template, "metadata")))
+    for path, metadata in found:
+        for kind in ("annotations", "labels"):
+            for key, value in get_mapping(metadata, kind).items():
+                yield f"{path}.{kind}", str(key), str(value)
 
 
 def _pod_templates(
@@ -256,9 +260,3 @@ def _pod_templates(
         listed = get_mapping(obj, "spec").get(name)
         for number, each in enumerate(listed if isinstance(listed, list) else ()):
             yield f"spec.{name}[{number}].template", get_mapping(each, "template")
-
-
-def _metadata_entries(metadata: Mapping[str, object], path: str) -> Iterator[tuple[str, str, str]]:
-    for kind in ("annotations", "labels"):
-        for key, value in get_mapping(metadata, kind).items():
-            yield f"{path}.{kind}", str(key), str(value)

@@ -150,14 +150,11 @@ def find_unknown_fields(value: object, schema: Schema, path: str = "") -> Iterat
                     part, fields[str(name)], f"{path}.{name}" if path else str(name)
                 )
             else:
-                yield FieldError(f"{path}.{name}" if path else str(name), part, _hint(name, fields))
+                close = get_close_matches(str(name), fields, n=1)
+                known = f"known fields are {', '.join(sorted(fields))}"
+                hint = f"did you mean {close[0]}?" if close else known
+                problem = f"is the value of an unknown field; {hint}"
+                yield FieldError(f"{path}.{name}" if path else str(name), part, problem)
     elif isinstance(value, list) and "items" in schema:
         for position, item in enumerate(value):
             yield from find_unknown_fields(item, schema["items"], f"{path}[{position}]")
-
-
-def _hint(name: object, fields: Schema) -> str:
-    close = get_close_matches(str(name), fields, n=1)
-    if close:
-        return f"is the value of an unknown field; did you mean {close[0]}?"
-    return f"is the value of an unknown field; known fields are {', '.join(sorted(fields))}"

@@ -202,7 +202,24 @@ def _status(status: Fields) -> JobFlowStatus:
         completed=status.texts("completedJobs"),
         terminated=status.texts("terminatedJobs"),
         unknown=status.texts("unKnowJobs"),
-        jobs=tuple(_job(each) for each in status.records("jobStatusList")),
+        jobs=tuple(
+            FlowJob(
+                name=job.text("name"),
+                phase=_phase(job.text("state")),
+                start_ms=job.time_ms("startTimestamp"),
+                end_ms=job.time_ms("endTimestamp"),
+                num_restarts=job.integer("restartCount"),
+                history=tuple(
+                    FlowJobHistory(
+                        _phase(each.text("state")),
+                        each.time_ms("startTimestamp"),
+                        each.time_ms("endTimestamp"),
+                    )
+                    for each in job.records("runningHistories")
+                ),
+            )
+            for job in status.records("jobStatusList")
+        ),
         conditions={
             name: FlowCondition(
                 phase=_phase(each.text("phase")),
@@ -212,24 +229,6 @@ def _status(status: Fields) -> JobFlowStatus:
             )
             for name, each in status.records_by_name("conditions")
         },
-    )
-
-
-def _job(job: Fields) -> FlowJob:
-    return FlowJob(
-        name=job.text("name"),
-        phase=_phase(job.text("state")),
-        start_ms=job.time_ms("startTimestamp"),
-        end_ms=job.time_ms("endTimestamp"),
-        num_restarts=job.integer("restartCount"),
-        history=tuple(
-            FlowJobHistory(
-                _phase(each.text("state")),
-                each.time_ms("startTimestamp"),
-                each.time_ms("endTimestamp"),
-            )
-            for each in job.records("runningHistories")
-        ),
     )
 
 

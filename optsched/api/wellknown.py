@@ -152,10 +152,16 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
     except (ValueError, RecursionError):
         return ()
     entries = found if isinstance(found, list) else [found]
-    subjects = [_subject(entry) for entry in entries]
-    # If any subject is invalid, the result is empty: every submitter needs access, so a shorter
-    # list could grant more access.
-    return tuple(s for s in subjects if s is not None) if all(subjects) else ()
+    subjects = []
+    for entry in entries:
+        fields = entry if isinstance(entry, dict) else {}
+        user, groups = fields.get("user"), fields.get("groups")
+        if not isinstance(user, str) or not user or not isinstance(groups, list):
+            # If any subject is invalid, the result is empty: every submitter needs access, so a
+            # shorter list could grant more access.
+            return ()
+        subjects.append(Subject(user, frozenset(each for each in groups if isinstance(each, str))))
+    return tuple(subjects)
 
 
 def format_joined(uid: str, queue: str) -> str:
@@ -185,12 +191,3 @@ def format_submitters(subjects: Iterable[Subject], joined: str | None = None) ->
     unique = sorted(set(subjects), key=lambda subject: (subject.user, sorted(subject.groups)))
     entries = [{"user": each.user, "groups": sorted(each.groups), **more} for each in unique]
     return json.dumps(entries[0] if len(entries) == 1 else entries, separators=(",", ":"))
-
-
-def _subject(entry: object) -> Subject | None:
-    if not isinstance(entry, dict):
-        return None
-    user, groups = entry.get("user"), entry.get("groups")
-    if not isinstance(user, str) or not user or not isinstance(groups, list):
-        return None
-    return Subject(user, frozenset(group for group in groups if isinstance(group, str)))

@@ -281,7 +281,7 @@ class Discovery:
             return (_warn(config, "InvalidTopologyDiscovery", str(e)),)
         effects: list[Effect] = []
         if sources.types is not None:
-            known = _hypernodes_from(BY_LABEL, world)
+            known = [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == BY_LABEL]
             nodes = (node for node in world.listed(NODE) if not is_terminating(node))
             effects += _find_changes(hypernodes_by_labels(sources.types, nodes, known), known)
         return (*effects, *self._discover_fabric(config, sources, world))
@@ -305,9 +305,10 @@ class Discovery:
         if left_ms <= 0:
             yield AskFabric(fabric)
         yield Again(max(left_ms, 0) / 1000)
-        known = _hypernodes_from(BY_UFM, world)
+        listed = world.listed(HYPER_NODE)
+        known = [h for h in listed if labels_of(h).get(SOURCE) == BY_UFM]
         desired = fabric_hypernodes(fabric_answer.links, known)
-        others = {name_of(h) for h in world.listed(HYPER_NODE)} - {name_of(h) for h in known}
+        others = {name_of(h) for h in listed} - {name_of(h) for h in known}
         taken = sorted(desired.keys() & others)
         problem = fabric_answer.problem
         if not problem and not desired:
@@ -326,10 +327,6 @@ class Discovery:
 
 def _warn(config: Manifest, reason: str, message: str) -> Emit:
     return event_about(CONFIG_MAP, config, EventType.WARNING, reason, message, code=message)
-
-
-def _hypernodes_from(source: str, world: World) -> list[Manifest]:
-    return [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == source]
 
 
 def _find_changes(desired: Mapping[str, Manifest], known: Iterable[Manifest]) -> Iterator[Effect]:

@@ -211,13 +211,14 @@ class ControlPlane:
         for name in names:
             deadline = time.monotonic() + READY_TIMEOUT_S
             while not self._is_healthy(name):
-                if processes.has_ended(self._spawned[name]):
-                    raise PlaneError(f"{name} ended while starting:\n{self._tail_log(name)}")
-                if time.monotonic() > deadline:
-                    raise PlaneError(
-                        f"{name} is not ready after {READY_TIMEOUT_S:.0f} s:\n"
-                        f"{self._tail_log(name)}"
-                    )
+                has_ended = processes.has_ended(self._spawned[name])
+                if has_ended or time.monotonic() > deadline:
+                    problem = f"is not ready after {READY_TIMEOUT_S:.0f} s"
+                    if has_ended:
+                        problem = "ended while starting"
+                    log = self.layout.log(name)
+                    tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+                    raise PlaneError(f"{name} {problem}:\n{tail}\n(the whole log: {log})")
                 time.sleep(PROBE_INTERVAL_S)
 
     def _is_healthy(self, name: str) -> bool:
@@ -246,11 +247,6 @@ class ControlPlane:
         if name not in self._state.commands:
             raise PlaneError(f"no component {name!r} in this plane: {', '.join(self.components)}")
         return self._state.commands[name]
-
-    def _tail_log(self, name: str) -> str:
-        log = self.layout.log(name)
-        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        return "\n".join([*lines, f"(the whole log: {log})"])
 
 
 class Owner:

@@ -66,7 +66,12 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
         is_switch = isinstance(values[name], bool)
         if not equals:
             text = "true" if is_switch else remaining.pop(0) if remaining else ""
-        value = _parse_value(text, values[name])
+        value: Value | None = text
+        if is_switch:
+            value = True if text in _TRUE else False if text in _FALSE else None
+        elif isinstance(values[name], int):
+            is_number = is_decimal(text.removeprefix("-"), _MAX_DIGITS - text.startswith("-"))
+            value = int(text) if is_number else None
         if value is None:
             kind = "true or false" if is_switch else "a whole number"
             return Flags(values, (f"{argument!r}: {text!r} is not {kind}",))
@@ -76,15 +81,6 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
 
 _MAX_DIGITS: Final = 20
 """Maximum number of digits of an integer flag, because Go parses it as a 64-bit integer."""
-
-
-def _parse_value(text: str, like: Value) -> Value | None:
-    if isinstance(like, bool):
-        return True if text in _TRUE else False if text in _FALSE else None
-    if isinstance(like, int):
-        is_number = is_decimal(text.removeprefix("-"), _MAX_DIGITS - text.startswith("-"))
-        return int(text) if is_number else None
-    return text
 
 
 Container = dict[str, Any]

@@ -137,8 +137,19 @@ class WriteQueue(Generic[K, V]):
 
     async def _serve(self, workers: asyncio.TaskGroup) -> None:
         outage = Backoff(WRITE_RETRIES, self._timing.chance)
+        max_retries = max(1, self._max_concurrent // 2)
         while True:
-            key = await self._next_key()
+            may_retry = self._num_retries < max_retries
+            ready = (
+                key
+                for key in self._values
+                if key not in self._under_way and (may_retry or not self._is_retry(key))
+            )
+            key = next(ready, None)
+            if key is None:
+                self._work.clear()
+                await self._work.wait()
+                continue
             value = self._values.pop(key)
             is_retry = self._is_retry(key)
             self._under_way.add(key)
@@ -158,17 +169,6 @@ class WriteQueue(Generic[K, V]):
             if outage.failures > 1:
                 # An unreachable server affects all keys, so the worker pauses.
                 await self._timing.sleep(pause_s)
-
-    async def _next_key(self) -> K:
-        """Wait until a key may be written and is not being written; return the first such key."""
-        max_retries = max(1, self._max_concurrent // 2)
-        while True:
-            for key in self._values:
-                is_held = self._num_retries >= max_retries and self._is_retry(key)
-                if key not in self._under_way and not is_held:
-                    return key
-            self._work.clear()
-            await self._work.wait()
 
     async def _write_once(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
         """Write a value; if the write fails, schedule a retry and return the error."""

@@ -106,22 +106,24 @@ class ExtenderClient:
         with self._lock:
             idle = self._idle.get(urlsplit(url).netloc)
             kept = idle.pop() if idle else None
-        if kept is not None:
-            try:
-                return self._exchange(kept, url, body, until_s)
-            except TimeoutError as e:
-                raise NoAnswer(_describe_error(e)) from e
-            except (OSError, HTTPException):
-                log.debug("an idle connection to %s was closed", url)
         try:
+            if kept is not None:
+                try:
+                    return self._exchange(kept, url, body, until_s)
+                except TimeoutError:
+                    raise
+                except (OSError, HTTPException):
+                    log.debug("an idle connection to %s was closed", url)
             parts = urlsplit(url)
             connection = HTTPConnection(parts.hostname or "", parts.port)
             if parts.scheme == "https":
                 tls = ssl.create_default_context()
                 connection = HTTPSConnection(parts.hostname or "", parts.port, context=tls)
             return self._exchange(connection, url, body, until_s)
+        except TimeoutError as e:
+            raise NoAnswer("did not answer in time") from e
         except (OSError, HTTPException) as e:
-            raise NoAnswer(_describe_error(e)) from e
+            raise NoAnswer(f"could not be reached: {str(e) or type(e).__name__}") from e
 
     def _exchange(self, connection: HTTPConnection, url: str, body: bytes, until_s: float) -> bytes:
         connection.timeout = max(self.left_s(until_s), 0.001)
@@ -130,7 +132,16 @@ class ExtenderClient:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         try:
             connection.request("POST", urlsplit(url).path or "/", body, headers)
-            found = self._read(connection, until_s)
+            found = bytearray()
+            with connection.getresponse() as answer:
+                if answer.status != 200:
+                    raise NoAnswer(f"answered {answer.status} {answer.reason}".rstrip())
+                while chunk := answer.read1(2**16):
+                    found += chunk
+                    if len(found) > MAX_BYTES:
+                        raise NoAnswer("answered more than 10 MiB")
+                    if self.left_s(until_s) <= 0:
+                        raise TimeoutError
         except BaseException:
             connection.close()
             raise
@@ -140,20 +151,7 @@ class ExtenderClient:
                 self._idle.setdefault(urlsplit(url).netloc, []).append(connection)
         if is_closed:
             connection.close()
-        return found
-
-    def _read(self, connection: HTTPConnection, until_s: float) -> bytes:
-        with connection.getresponse() as answer:
-            if answer.status != 200:
-                raise NoAnswer(f"answered {answer.status} {answer.reason}".rstrip())
-            found = bytearray()
-            while chunk := answer.read1(2**16):
-                found += chunk
-                if len(found) > MAX_BYTES:
-                    raise NoAnswer("answered more than 10 MiB")
-                if self.left_s(until_s) <= 0:
-                    raise TimeoutError
-            return bytes(found)
+        return bytes(found)
 
 
 class AnswerCache:
@@ -200,12 +198,6 @@ class AnswerCache:
         for node in nodes:
             if node.name in answers:
                 self._answers[shape, node.name] = (node, answers[node.name], now_s)
-
-
-def _describe_error(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "did not answer in time"
-    return f"could not be reached: {str(error) or type(error).__name__}"
 
 
 class ExtenderSession:
