@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Operator(StrEnum):
@@ -112,10 +112,11 @@ def narrowest_labels(
     ]
     number = Counter(label for each in named for labels in each for label in labels)
 
-    def most_named(labels: Iterable[tuple[str, str]]) -> int:
-        return max(map(number.__getitem__, labels), default=0)
-
-    return [tuple(min(each, key=most_named, default=())) for each in named]
+    # A requirement is as narrow as its most frequent label.
+    return [
+        tuple(min(each, key=lambda labels: max((number[n] for n in labels), default=0), default=()))
+        for each in named
+    ]
 
 
 @dataclass(frozen=True, slots=True)

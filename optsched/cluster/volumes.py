@@ -74,7 +74,7 @@ class VolumeAssignment:
         self.short.discard(claim)
         held = self.volume_by_claim.get(claim)
         if held is not None and (request.is_made or held not in request.volumes):
-            self._release_volume(claim)
+            del self.claim_by_volume[self.volume_by_claim.pop(claim)]
             held = None
         if request.is_made or held is not None or self._find_volume(claim):
             return True
@@ -86,7 +86,7 @@ class VolumeAssignment:
         self._requests.pop(claim, None)
         self.short.discard(claim)
         if claim in self.volume_by_claim:
-            self._release_volume(claim)
+            del self.claim_by_volume[self.volume_by_claim.pop(claim)]
         for other in sorted(self.short):
             self.assign(self._requests[other])
 
@@ -142,9 +142,6 @@ class VolumeAssignment:
                     assigned = before
                 return True
         return False
-
-    def _release_volume(self, claim: str) -> None:
-        del self.claim_by_volume[self.volume_by_claim.pop(claim)]
 
 
 def assign_volumes(

@@ -211,7 +211,15 @@ class PluginSource:
         try:
             defined = vars(self._load_module(path, text))
         except HARMFUL as e:
-            problems.append(_describe_load_error(path, text, e))
+            if isinstance(e, SyntaxError) and e.filename == path:
+                message = f"is not Python: {e.msg}"
+                problem = _line_diagnostic(path, text, e.lineno or 0, message)
+                problems.append(replace(problem, column=e.offset or 1))
+                return
+            frames = [f for f in extract_tb(e.__traceback__) if f.filename == path]
+            line = (frames[-1].lineno or 0) if frames else 0
+            message = f"cannot be loaded: {_describe_error(e)}"
+            problems.append(_line_diagnostic(path, text, line, message))
             return
         if ACTION_SYMBOL in defined:
             line, action = _find_line(text, ACTION_SYMBOL), defined[ACTION_SYMBOL]
@@ -466,21 +474,17 @@ def _find_rule_mistake(rule: object) -> str:
     kind, name = type(rule).__name__, getattr(rule, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return f"{kind} needs a name of lower-case words with hyphens between them"
-    if name in _rule_names():
+    # The names of all built-in rules, including rules that are disabled by default.
+    every: dict[str, Value] = {Switch.HIERARCHY.value: True, "proportional.enable": True}
+    settings: tuple[dict[str, Value], ...] = ({}, every)
+    built_in = [rule for p in PLUGINS.values() for given in settings for rule in p.build(given)]
+    if name in {r.name for r in (*built_in, *RuleSet.of().hard)}:
         return f"the rule name {name} is taken by a built-in rule"
     overridden = [n for n in BUILT_IN_POINTS if hasattr(rule, n)]
     overridden += ["levels"] if type(rule).levels is not Rule.levels else []
     if overridden:
         return f"{kind} overrides {overridden[0]}, which a custom plugin must not override"
     return ""
-
-
-def _rule_names() -> frozenset[str]:
-    """Return the names of all built-in rules, including rules that are disabled by default."""
-    built = [p.build for p in PLUGINS.values()]
-    every: dict[str, Value] = {Switch.HIERARCHY.value: True, "proportional.enable": True}
-    rules = [rule for build in built for given in ({}, every) for rule in build(given)]
-    return frozenset(r.name for r in (*rules, *RuleSet.of().hard))
 
 
 # --- problems ------------------------------------------------------------------------------------
@@ -516,15 +520,6 @@ def _find_line(text: str, symbol: str) -> int:
         if any(isinstance(t, ast.Name) and t.id == symbol for t in targets):
             return node.lineno
     return 0
-
-
-def _describe_load_error(path: str, text: str, error: BaseException) -> Diagnostic:
-    if isinstance(error, SyntaxError) and error.filename == path:
-        problem = _line_diagnostic(path, text, error.lineno or 0, f"is not Python: {error.msg}")
-        return replace(problem, column=error.offset or 1)
-    frames = [f for f in extract_tb(error.__traceback__) if f.filename == path]
-    line = (frames[-1].lineno or 0) if frames else 0
-    return _line_diagnostic(path, text, line, f"cannot be loaded: {_describe_error(error)}")
 
 
 def _describe_error(error: BaseException) -> str:

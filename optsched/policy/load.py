@@ -126,18 +126,27 @@ def parse_policy(text: str, source: str, plugins: PluginSource = _NO_PLUGINS) ->
     root = read_tree(text, source, findings)
     if root is None:
         raise PolicyError(findings.problems)
+    kind, version = _read_word(root, "kind"), _read_word(root, "apiVersion") or ""
+    is_model = kind == KIND or version.split("/")[0] == API_VERSION.split("/")[0]
     has_part = _read_word(root, "actions") is not None or _read_word(root, "tiers") is not None
-    is_volcano = has_part and _read_word(root, "kind") is None
-    if not _is_model(root) and not is_volcano:
+    if not is_model and not (has_part and kind is None):
         spot = root.spot
         if isinstance(root.value, dict) and "kind" in root.value:
             spot = root.value["kind"].node.spot
-        findings.error(spot, _describe_unknown_format(root))
+        if kind == "ConfigMap":
+            message = "is a ConfigMap; the policy is the value of one of its data keys"
+        else:
+            what = f"kind {kind} is" if kind else "is"
+            message = (
+                f"{what} neither a model (kind: {KIND}) nor a configuration of Volcano's scheduler "
+                f"(actions and tiers); the shipped models are {', '.join(_shipped_names())}"
+            )
+        findings.error(spot, message)
         raise PolicyError(findings.problems)
     _check_folder(root, source, plugins, findings)
     plugin_files = plugins.read_files()
     catalogue = plugins.build_catalogue(plugin_files)
-    parse = read_model if _is_model(root) else read_volcano_configuration
+    parse = read_model if is_model else read_volcano_configuration
     policy = parse(root, source, findings, catalogue)
     warnings = (*catalogue.warnings, *policy.warnings)
     return replace(policy, warnings=warnings, plugin_files=plugin_files)
@@ -175,23 +184,6 @@ def _read_word(root: Node, name: str) -> str | None:
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
     return root.value[name].node.text if name in root.value else None
-
-
-def _is_model(root: Node) -> bool:
-    group = API_VERSION.split("/")[0]
-    version = _read_word(root, "apiVersion") or ""
-    return _read_word(root, "kind") == KIND or version.split("/")[0] == group
-
-
-def _describe_unknown_format(root: Node) -> str:
-    kind = _read_word(root, "kind")
-    if kind == "ConfigMap":
-        return "is a ConfigMap; the policy is the value of one of its data keys"
-    what = f"kind {kind} is" if kind else "is"
-    return (
-        f"{what} neither a model (kind: {KIND}) nor a configuration of Volcano's scheduler "
-        f"(actions and tiers); the shipped models are {', '.join(_shipped_names())}"
-    )
 
 
 # --- reload --------------------------------------------------------------------------------------

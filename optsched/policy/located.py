@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import yaml
@@ -98,11 +99,18 @@ def read_tree(text: str, file: str, findings: Findings) -> Node | None:
     source = _Source(file, tuple(_BREAK.split(text)))
     bad = _UNPRINTABLE.search(text)
     if bad is not None:
-        spot = source.spot_at(text, bad.start())
+        before = _BREAK.split(text[: bad.start()])
+        spot = source.spot(len(before) - 1, len(before[-1]))
         findings.error(spot, f"the character U+{ord(bad[0]):04X} is not allowed in YAML")
         return None
     try:
-        if _is_too_deep(text):
+        # The C parser recurses without a limit when it composes text, so check the depth first.
+        steps = (
+            isinstance(event, yaml.CollectionStartEvent)
+            - isinstance(event, yaml.CollectionEndEvent)
+            for event in yaml.parse(text, Loader=_LOADER)
+        )
+        if any(depth > MOST_DEPTH for depth in accumulate(steps)):
             findings.error(source.spot(0, 0), f"nests deeper than {MOST_DEPTH} levels")
             return None
         root = yaml.compose(text, Loader=_LOADER)
@@ -169,26 +177,6 @@ class _Source:
             line, column = len(self.lines) - 1, len(self.lines[-1])
         return Position(self.file, line + 1, column + 1, path, self.lines[line])
 
-    def spot_at(self, text: str, index: int) -> Position:
-        before = _BREAK.split(text[:index])
-        return self.spot(len(before) - 1, len(before[-1]))
-
-
-def _is_too_deep(text: str) -> bool:
-    """Return whether YAML text nests deeper than `MOST_DEPTH` levels.
-
-    The C parser recurses without a limit when it composes text, so the depth is checked first.
-    """
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MOST_DEPTH:
-            return True
-    return False
-
 
 @dataclass
 class _Tree:
@@ -207,7 +195,17 @@ class _Tree:
         if self.num_values >= MOST_VALUES:
             return Located(None, spot)
         if isinstance(node, yaml.ScalarNode):
-            return Located(self._read_scalar(node, spot), spot, node.value)
+            text: str = node.value
+            scalar = core_scalar(text) if node.tag in (_PLAIN, *_KINDS) else text
+            if node.tag in _KINDS:
+                if not isinstance(scalar, _KINDS[node.tag]) or (
+                    isinstance(scalar, bool) and node.tag != f"{_CORE}bool"
+                ):
+                    kind = node.tag.removeprefix(_CORE)
+                    self.findings.error(spot, f"{text!r} does not match its tag !!{kind}")
+            elif node.tag not in (_PLAIN, f"{_CORE}str", "!"):
+                self._refuse_tag(node, spot)
+            return Located(scalar, spot, text)
         if len(self.above) == MOST_DEPTH or any(node is outer for outer in self.above):
             self.findings.error(spot, f"aliases nest deeper than {MOST_DEPTH} levels")
             return Located(None, spot)
@@ -220,22 +218,6 @@ class _Tree:
             value = self._read_mapping(node, path)
         self.above.pop()
         return Located(value, spot)
-
-    def _read_scalar(self, node: yaml.ScalarNode, spot: Position) -> Scalar:
-        text: str = node.value
-        if node.tag == _PLAIN:
-            return core_scalar(text)
-        if node.tag in _KINDS:
-            value = core_scalar(text)
-            if not isinstance(value, _KINDS[node.tag]) or (
-                isinstance(value, bool) and node.tag != f"{_CORE}bool"
-            ):
-                kind = node.tag.removeprefix(_CORE)
-                self.findings.error(spot, f"{text!r} does not match its tag !!{kind}")
-            return value
-        if node.tag not in (f"{_CORE}str", "!"):
-            self._refuse_tag(node, spot)
-        return text
 
     def _read_mapping(self, node: yaml.Node, path: str) -> Mapping[str, Field]:
         fields: dict[str, Field] = {}

@@ -419,15 +419,17 @@ def has_effect(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]
     if level == "node-score":
-        return any(Switch.NODE_ORDER in p.switches and _has_scores(p) for p in plugins)
+        # Every custom plugin may score nodes.
+        return any(
+            Switch.NODE_ORDER in p.switches
+            and (
+                p.plugin is not None
+                or p.name in LEVEL_PLUGINS[level]
+                or any(key.startswith(VOLUME_SHAPE) for key, _ in p.arguments)
+            )
+            for p in plugins
+        )
     return any(p.name in LEVEL_PLUGINS[level] for p in plugins)
-
-
-def _has_scores(plugin: TierPlugin) -> bool:
-    """Return whether a plugin may score nodes; every custom plugin may score nodes."""
-    if plugin.plugin is not None or plugin.name in LEVEL_PLUGINS["node-score"]:
-        return True
-    return any(key.startswith(VOLUME_SHAPE) for key, _ in plugin.arguments)
 
 
 # --- solver --------------------------------------------------------------------------------------

@@ -158,13 +158,13 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
     sla = found.rule if found is not None and isinstance(found.rule, Sla) else None
     late = snapshot.taken_ms - policy.budgets.starvation_after_ms
 
-    def has_waited_too_long(gang: Gang) -> bool:
+    waiting: list[Gang] = []
+    for gang in snapshot.gangs:
         if gang.is_loose or any(t.status.counts_as_ready for t in gang.tasks):
-            return False
+            continue
         due = None if sla is None else sla.due_ms(gang)
-        return gang.waiting_since_ms < late or (due is not None and due <= snapshot.taken_ms)
-
-    waiting = [g for g in snapshot.gangs if has_waited_too_long(g)]
+        if gang.waiting_since_ms < late or (due is not None and due <= snapshot.taken_ms):
+            waiting.append(gang)
     knows = policy.rules.find_rule("priority") is not None
     return sorted(waiting, key=lambda g: (-g.priority if knows else 0, g.waiting_since_ms, g.key))
 

@@ -141,8 +141,15 @@ class EvictionScope:
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)
-        if result.bound is not None and _is_alone(chosen):
-            known.append(result.bound)
+        preemptors = {eviction.preemptor for eviction in chosen.round.clearing.evictions}
+        if result.bound is not None and len(preemptors) == 1:
+            problem = chosen.round.problem
+            waiting = np.flatnonzero(problem.shape_of >= 0).tolist()
+            # The bound on the only preemptor's victims holds for all plans only if no other gang
+            # waits. Victims for another gang, even one of lower priority, may free nodes or queue
+            # shares that the preemptor also needs.
+            if {problem.snapshot.gangs[g].key for g in waiting} <= preemptors:
+                known.append(result.bound)
         return with_bound(result, max(known))
 
     def _needs_victims(self, chosen: Candidate) -> bool:
@@ -167,20 +174,6 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
     else:
         status = result.status
     return replace(result, bound=bound, status=status)
-
-
-def _is_alone(candidate: Candidate) -> bool:
-    """Return whether the lower bound on the only preemptor's victims holds for all plans.
-
-    The function returns True only if no other gang has pending tasks. Victims for another gang,
-    even one of lower priority, may free nodes or queue shares that the preemptor also needs.
-    """
-    preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}
-    if len(preemptors) != 1:
-        return False
-    problem = candidate.round.problem
-    waiting = {problem.snapshot.gangs[g].key for g in np.flatnonzero(problem.shape_of >= 0)}
-    return waiting <= preemptors
 
 
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:

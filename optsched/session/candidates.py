@@ -99,19 +99,18 @@ def rank_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def _compare(one: Candidate, other: Candidate) -> int:
     """Compare candidates on the levels; return a negative number if `one` is better, 0 if equal."""
-    for mine, theirs in zip(one.sections, other.sections, strict=True):
-        values, others = _signed(mine), _signed(theirs)
+    for both in zip(one.sections, other.sections, strict=True):
+        # Values of minimised levels are negated.
+        values, others = (
+            {r.name: r.value if r.sense is Sense.MAX else -r.value for r in results}
+            for results in both
+        )
         for name in _merge_names(list(values), list(others)):
             # If a level does not apply to a candidate's problem, its value is 0.
             difference = others.get(name, 0) - values.get(name, 0)
             if difference:
                 return difference
     return 0
-
-
-def _signed(results: Sequence[LevelResult]) -> dict[str, int]:
-    """Return the value of each level, keyed by name; values of minimised levels are negated."""
-    return {r.name: r.value if r.sense is Sense.MAX else -r.value for r in results}
 
 
 def _merge_names(names: list[str], others: list[str]) -> list[str]:

@@ -148,7 +148,12 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     left: dict[str, Reason] = {}
     for gang, costs in costly:
         if (cost := sum(costs.values())) > MOST_OF_GANG:
-            left[gang.key] = _too_costly(cost)
+            message = (
+                "the affinity terms, spread constraints, volume claims and resources of its pods "
+                f"cost {cost}, but at most {MOST_OF_GANG} is accepted: use fewer, or the same ones "
+                "in all pods"
+            )
+            left[gang.key] = Reason(ReasonCode.INVALID_POD, message)
     costly = [each for each in costly if each[0].key not in left]
     in_turns = _in_turns(costly, snapshot.taken_ms // TURN_MS)
     considered = _find_considered(in_turns, MOST)
@@ -249,14 +254,14 @@ def _keep_fifo_order(snapshot: Snapshot) -> Snapshot:
     if not first_deferred:
         return snapshot
 
-    def defer_if_behind(gang: Gang) -> Gang:
+    gangs = list(snapshot.gangs)
+    for i, gang in enumerate(gangs):
         first = first_deferred.get(gang.queue)
         if first is None or gang.problem or _has_begun(gang) or fifo_place(gang) < first:
-            return gang
+            continue
         message = f"waits behind {first[-1]} in the fifo queue {gang.queue}"
-        return replace(gang, problem=Reason(ReasonCode.QUEUE_ORDER, message))
-
-    return replace(snapshot, gangs=tuple(map(defer_if_behind, snapshot.gangs)))
+        gangs[i] = replace(gang, problem=Reason(ReasonCode.QUEUE_ORDER, message))
+    return replace(snapshot, gangs=tuple(gangs))
 
 
 def separate_blocked_gangs(snapshot: Snapshot) -> tuple[Snapshot, tuple[Gang, ...]]:
@@ -353,14 +358,6 @@ def _pending_by_shape(gang: Gang) -> Counter[TaskShape]:
     return Counter(task.shape for task in gang.tasks if task.status is TaskStatus.PENDING)
 
 
-def _too_costly(cost: int) -> Reason:
-    message = (
-        f"the affinity terms, spread constraints, volume claims and resources of its pods cost "
-        f"{cost}, but at most {MOST_OF_GANG} is accepted: use fewer, or the same ones in all pods"
-    )
-    return Reason(ReasonCode.INVALID_POD, message)
-
-
 def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
     """Yield gangs round-robin over namespaces; in each, partially started gangs come first."""
     lines = [
@@ -443,40 +440,30 @@ def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
     if len(terms) * sum(n for each in pods for n in each.values()) <= MOST * SELECTED_PER_COST:
         return {}
     labels_of = narrowest_labels([term.selector for term in terms])
-    number = _count_pods(gangs, pods, {label for labels in labels_of for label in labels})
+    selecting = {label for labels in labels_of for label in labels}
+    # The number of different pods by namespace and label. The namespace None stands for all
+    # namespaces, and the label None for all pods.
+    number: Counter[tuple[str | None, tuple[str, str] | None]] = Counter()
+    for gang, numbers in zip(gangs, pods, strict=True):
+        for pod_labels, n in numbers.items():
+            for label in (None, *pod_labels.intersection(selecting)):
+                number[gang.namespace, label] += n
+                number[None, label] += n
     costs = {}
     for term, labels in zip(terms, labels_of, strict=True):
         if term.selector is None:
             continue
-        selected = sum(number[at, label] for at in _namespaces(term) for label in labels or (None,))
+        namespaces: Collection[str | None] = (None,)
+        if isinstance(term, SpreadTerm):
+            namespaces = (term.namespace,)
+        elif term.namespace_selector is None:
+            namespaces = term.namespaces
+        selected = sum(number[at, label] for at in namespaces for label in labels or (None,))
         # One pod with many requirements takes as long as many pods with one requirement each.
         cost = selected * max(1, len(term.selector.requirements) // 4) // SELECTED_PER_COST
         if cost:
             costs[term] = cost
     return costs
-
-
-def _count_pods(
-    gangs: Sequence[Gang], pods: Sequence[Mapping[Labels, int]], wanted: Collection[tuple[str, str]]
-) -> Counter[tuple[str | None, tuple[str, str] | None]]:
-    """Count the different pending pods of each namespace, in total and by each label in `wanted`.
-
-    The namespace None stands for all namespaces, and the label None for all pods.
-    """
-    number: Counter[tuple[str | None, tuple[str, str] | None]] = Counter()
-    for gang, numbers in zip(gangs, pods, strict=True):
-        for labels, n in numbers.items():
-            for label in (None, *labels.intersection(wanted)):
-                number[gang.namespace, label] += n
-                number[None, label] += n
-    return number
-
-
-def _namespaces(term: RelatedTerm) -> Collection[str | None]:
-    """Return the namespaces of a term; None if they depend on the labels of namespaces."""
-    if isinstance(term, SpreadTerm):
-        return (term.namespace,)
-    return term.namespaces if term.namespace_selector is None else (None,)
 
 
 def _terms_of_gang(gang: Gang) -> tuple[RelatedTerm, ...]:

@@ -154,8 +154,14 @@ class EvictionTrial:
         self, gang: int, compiler: EvictionCompiler, state: EvictionState
     ) -> _Evictions | None:
         """Return evictions that free enough capacity for a gang, or None if none are found."""
-        eviction = self._compile(gang, compiler, state)
-        if eviction is None:
+        # One problem represents only a gang with a single domain and no other constraints.
+        if [mask is None for mask in compiler.list_domains(gang)[0]] != [True]:
+            return None
+        if compiler.lacks_minimum(gang):
+            eviction = compiler.compile_minimum(gang, state)
+        else:
+            eviction = compiler.compile_growth(gang, state, compiler.facts.counts_of(gang))
+        if eviction is None or eviction.constraints.others is not None:
             return None
         eviction = restrict_to_promising_nodes(eviction) or eviction
         found = solve_heuristically(eviction)
@@ -169,19 +175,6 @@ class EvictionTrial:
         evicted[victims] = True
         bound = self.problem.classes.bound[int(eviction.task_class[0])]
         return _Evictions(victims, find_delayed_start(self.problem, bound, arrivals, evicted))
-
-    def _compile(
-        self, gang: int, compiler: EvictionCompiler, state: EvictionState
-    ) -> EvictionProblem | None:
-        """Return a gang's eviction problem, or None if one problem cannot represent the gang."""
-        if [mask is None for mask in compiler.list_domains(gang)[0]] != [True]:
-            return None
-        if compiler.lacks_minimum(gang):
-            eviction = compiler.compile_minimum(gang, state)
-        else:
-            eviction = compiler.compile_growth(gang, state, compiler.facts.counts_of(gang))
-        is_whole = eviction is not None and eviction.constraints.others is None
-        return eviction if is_whole else None
 
     @cached_property
     def _compiler(self) -> EvictionCompiler:

@@ -92,7 +92,13 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     hopeless: Mapping[int, Reason | None] = {}
     has_joint = is_solvable_within(first.problem, session.clock.joint_budget_ms)
     kept_ms = session.clock.joint_budget_ms or 0 if has_joint else 0
-    for is_moving in _list_ways(session.policy.actions):
+    actions = session.policy.actions
+    ways = [False]
+    if CONSOLIDATE in actions:
+        evicting = [i for i, action in enumerate(actions) if action in EVICTING]
+        moves_first = actions.index(CONSOLIDATE) < min(evicting, default=len(actions))
+        ways = [moves_first, not moves_first]
+    for is_moving in ways:
         if cleared is None and is_moving:
             cleared = _move_pods(attempt, first)
         elif cleared is None:
@@ -104,15 +110,6 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
         reclaimed = _reclaim_instead(attempt, first, cleared)
     is_open = can_evict(first.problem, session.rules, session.reach_with_moves)
     return Rounds(first, cleared, joint, reclaimed, hopeless, is_open)
-
-
-def _list_ways(actions: tuple[str, ...]) -> list[bool]:
-    """Return the methods to try, in order: True stands for moving pods, False for evicting."""
-    if CONSOLIDATE not in actions:
-        return [False]
-    evicting = [i for i, action in enumerate(actions) if action in EVICTING]
-    moves_first = actions.index(CONSOLIDATE) < min(evicting, default=len(actions))
-    return [moves_first, not moves_first]
 
 
 def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | None:
@@ -279,24 +276,19 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
     if found is None or {eviction.task for eviction in found.evictions} == victims:
         return None
     again = _retry_round(attempt, found.apply_to(attempt.reserved.snapshot), found, first)
-    misplaced = found.find_misplaced(again.problem, again.solutions[0].decisions)
-    return again if not misplaced and _improves(again, known) else None
-
-
-def _improves(again: Round, known: Round) -> bool:
-    """Return whether `again` is better than `known`, as `_evict_jointly` describes."""
-    values, known_values = _signed_values(again), _signed_values(known)
+    if found.find_misplaced(again.problem, again.solutions[0].decisions):
+        return None
+    # Values of minimised levels are negated.
+    values, known_values = (
+        {
+            level.name: result.value if level.sense is Sense.MAX else -result.value
+            for level, result in zip(each.levels, each.solutions[0].results, strict=True)
+            if not is_node_level(level)
+        }
+        for each in (again, known)
+    )
     for level in again.levels:
         if isinstance(level, Started) and values[level.name] != known_values.get(level.name, 0):
-            return values[level.name] > known_values.get(level.name, 0)
-    return all(value >= known_values.get(name, 0) for name, value in values.items())
-
-
-def _signed_values(each: Round) -> dict[str, int]:
-    """Return the value of each level over gangs, by name; minimised levels are negated."""
-    pairs = zip(each.levels, each.solutions[0].results, strict=True)
-    return {
-        level.name: result.value if level.sense is Sense.MAX else -result.value
-        for level, result in pairs
-        if not is_node_level(level)
-    }
+            return again if values[level.name] > known_values.get(level.name, 0) else None
+    is_as_good = all(value >= known_values.get(name, 0) for name, value in values.items())
+    return again if is_as_good else None

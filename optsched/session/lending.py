@@ -9,7 +9,6 @@ loans (borrowed capacity) is above its deserved share.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -248,11 +247,16 @@ def _find_waiting(decided: Decided) -> I64:
         gang_of = {task.key: g for g, gang in enumerate(gangs) for task in gang.tasks}
         waits[[gang_of[e.task] for e in evictions if e.task in gang_of]] = False
         claiming = {
-            problem.queue_of[number[e.preemptor]]
+            int(problem.queue_of[number[e.preemptor]])
             for e in evictions
             if e.action == RECLAIM and e.preemptor
         }
-        waits &= ~_in_families(problem, sorted(int(q) for q in claiming))[problem.queue_of]
+        tree = problem.queues
+        is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
+        # The subtrees of all queues except the root that contain a reclaiming queue.
+        above = tree.subtree & ~is_root[:, None]
+        families = above[above[:, sorted(claiming)].any(axis=1)]
+        waits &= ~families[:, problem.queue_of].any(axis=0)
     return np.flatnonzero(waits)
 
 
@@ -347,17 +351,6 @@ def _fill_share(gain: I64, level_values: Sequence[tuple[int, ...]], left: I64) -
         kept = np.zeros(len(gain), np.bool_)
         kept[list(members)] = True
         found.append(kept)
-    return found
-
-
-def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
-    """Return the mask (Q,) of all queues that share a top-level queue with one of `queues`."""
-    tree = problem.queues
-    is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
-    above = tree.subtree & ~is_root[:, None]
-    found = np.zeros(len(tree.names), np.bool_)
-    for queue in queues:
-        found |= above[above[:, queue]].any(axis=0)
     return found
 
 
@@ -510,15 +503,10 @@ class _Relaxation:
         bound -= firm
         column = problem.index(_RESOURCE_OF.get(level.unit, level.unit))
         if self._is_fixed and column >= 0 and (request[:, column] > 0).all():
-            bound = min(bound, int(self._idle[column]) - self._placed_amounts[column])
+            placed = problem.task_class[self._is_placed]
+            used_by_placed = int(problem.classes.request[placed, column].sum())
+            bound = min(bound, int(self._idle[column]) - used_by_placed)
         return bound
-
-    @cached_property
-    def _placed_amounts(self) -> list[int]:
-        """The total request (R,) of the tasks that the first stage places."""
-        placed = self._problem.task_class[self._is_placed]
-        found: list[int] = self._problem.classes.request[placed].sum(axis=0).tolist()
-        return found
 
 
 def _count_fitting(problem: Problem) -> I64:

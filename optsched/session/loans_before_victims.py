@@ -160,7 +160,16 @@ def _without_victims_for(
     actions = drop_gangs(chosen.actions or (), set(gangs))
     before = replace(attempt.before, reservations=each.problem.snapshot.reservations)
     firm = without_lending(session.rules)
-    mates = _list_mates(chosen, actions, gangs)[:_MOST_DROPPED]
+    problem = each.problem
+    queues = {problem.snapshot.gang_by_key[key].queue for key in gangs}
+    placed = placed_gangs(actions) - {a.preemptor for a in actions if isinstance(a, Evict)}
+    order = np.lexsort((problem.created_ms, each.tiers.of))[::-1]
+    # The other placed gangs in these queues without victims, least important first.
+    mates = [
+        gang.key
+        for gang in (problem.snapshot.gangs[g] for g in order.tolist())
+        if gang.key in placed and gang.queue in queues
+    ][:_MOST_DROPPED]
     with session.clock.measure("verify"):
         while verify_actions(before, actions, firm):
             if not mates:
@@ -170,19 +179,6 @@ def _without_victims_for(
         rest = evaluate_rest(attempt, chosen, actions)
         lending = lend_idle(first_stage(session, scope, rest), None)
         return None if lending is None else replace(rest, lending=lending)
-
-
-def _list_mates(chosen: Candidate, actions: Sequence[Action], gangs: frozenset[str]) -> list[str]:
-    """Return the other placed gangs in the queues of `gangs`, least important first.
-
-    Gangs for which pods are evicted are excluded.
-    """
-    problem, snapshot = chosen.round.problem, chosen.round.problem.snapshot
-    queues = {snapshot.gang_by_key[key].queue for key in gangs}
-    placed = placed_gangs(actions) - {a.preemptor for a in actions if isinstance(a, Evict)}
-    order = np.lexsort((problem.created_ms, chosen.round.tiers.of))[::-1]
-    found = (snapshot.gangs[g] for g in order.tolist())
-    return [gang.key for gang in found if gang.key in placed and gang.queue in queues]
 
 
 def _starts_all(

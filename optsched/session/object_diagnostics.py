@@ -50,7 +50,17 @@ def find_flaws(
         message = f"{'; '.join(problems)}: these entries are ignored"
         found.append(Flaw(kinds.HYPER_NODE, name, FlawCode.HYPERNODE, message))
     found += _card_flaws(snapshot)
-    found += _tier_flaws(snapshot) if reads_topology else _unread_flaws(snapshot)
+    if reads_topology:
+        found += _tier_flaws(snapshot)
+        return tuple(found)
+    # One error is enough, because the remedy is the same for all gangs with a hard topology.
+    unread = (gang for gang in snapshot.gangs if gang.uid and gang.derived(_stays_together))
+    if (gang := next(unread, None)) is not None:
+        message = (
+            "it has a hard network topology, but the policy lacks the plugin "
+            "network-topology-aware: this gang and all others with one may be placed anywhere"
+        )
+        found.append(Flaw(kinds.POD_GROUP, gang.key, FlawCode.UNREAD, message))
     return tuple(found)
 
 
@@ -68,7 +78,22 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
             below.setdefault(queue.parent, []).append(queue)
     for parent in snapshot.queues:
         children = below.get(parent.name, ())
-        yield from _sum_flaws(parent, children)
+        guaranteed = total(child.guarantee for child in children)
+        deserved = total(child.deserved for child in children)
+        checks = (
+            (FlawCode.FLOORS, guaranteed, parent.guarantee, "are guaranteed", "it is guaranteed"),
+            (FlawCode.FLOORS, guaranteed, parent.capability or (), "are guaranteed", "it may have"),
+            (FlawCode.DESERVED, deserved, parent.deserved, "deserve", "it deserves"),
+        )
+        for code, together, own, verb, its in checks:
+            for resource, most in own:
+                if together.get(resource, 0) > most:
+                    yield _queue_flaw(
+                        parent.name,
+                        code,
+                        f"its child queues {verb} {amount_text(resource, together[resource])} "
+                        f"together, more than the {amount_text(resource, most)} that {its}",
+                    )
     for queue in snapshot.queues:
         for resource, limit in queue.capability or ():
             above = _ceiling_above(queue, resource, snapshot.queue_by_name)
@@ -79,27 +104,6 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
                     f"its capability of {amount_text(resource, limit)} exceeds the "
                     f"{amount_text(resource, above[1])} of its ancestor {above[0]}; "
                     "the smaller applies",
-                )
-
-
-def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
-    """Yield an error for each resource of which a queue has less than its child queues in total."""
-    children = list(children)
-    guaranteed = total(child.guarantee for child in children)
-    deserved = total(child.deserved for child in children)
-    checks = (
-        (FlawCode.FLOORS, guaranteed, parent.guarantee, "are guaranteed", "it is guaranteed"),
-        (FlawCode.FLOORS, guaranteed, parent.capability or (), "are guaranteed", "it may have"),
-        (FlawCode.DESERVED, deserved, parent.deserved, "deserve", "it deserves"),
-    )
-    for code, together, own, verb, its in checks:
-        for resource, most in own:
-            if together.get(resource, 0) > most:
-                yield _queue_flaw(
-                    parent.name,
-                    code,
-                    f"its child queues {verb} {amount_text(resource, together[resource])} "
-                    f"together, more than the {amount_text(resource, most)} that {its}",
                 )
 
 
@@ -156,21 +160,6 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
                 f"known tiers are {', '.join(map(str, tiers))}; {meant}"
             )
             yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.TIER, message)
-
-
-def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield an error for the first gang with a hard network topology that no rule reads.
-
-    One error is enough, because the remedy is the same for all gangs with a hard topology.
-    """
-    for gang in snapshot.gangs:
-        if gang.uid and gang.derived(_stays_together):
-            message = (
-                "it has a hard network topology, but the policy lacks the plugin "
-                "network-topology-aware: this gang and all others with one may be placed anywhere"
-            )
-            yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.UNREAD, message)
-            return
 
 
 def _stays_together(gang: Gang) -> bool:

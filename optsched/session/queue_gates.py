@@ -10,6 +10,7 @@ task. In optsched, the gates of a gang's minimum open together or not at all.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -79,7 +80,16 @@ def _releasable_tasks(
     """Return the gated tasks that a gang's queue admits: the minimum first, then single tasks."""
     problem = outcome.problem
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
-    first = _tasks_needed_together(outcome, gang, tasks)
+    # The tasks that the gang must place together; tasks with open gates are preferred.
+    first: set[int] = set()
+    in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
+    for task_class, role, number in next_entries(outcome, gang):
+        alike = (
+            t
+            for t in in_order
+            if problem.task_class[t] == task_class and problem.tasks[t].role == role
+        )
+        first.update(islice(alike, number))
     least = [t for t in closed if t in first]
     if not quota.has_capacity(gang, least):
         return []
@@ -90,21 +100,6 @@ def _releasable_tasks(
             quota.record_tasks(gang, [task])
             rest.append(task)
     return [*least, *rest]
-
-
-def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
-    """Return the tasks that a gang must place together; tasks with open gates are preferred."""
-    problem = outcome.problem
-    in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
-    found: set[int] = set()
-    for task_class, role, number in next_entries(outcome, gang):
-        alike = (
-            t
-            for t in in_order
-            if problem.task_class[t] == task_class and problem.tasks[t].role == role
-        )
-        found.update(task for task, _ in zip(alike, range(number), strict=False))
-    return found
 
 
 class _RemainingQuota:

@@ -140,7 +140,12 @@ def repair_actions(
     """
     dropped: list[str] = []
     while violations:
-        blamed = _find_blamed(snapshot, actions, violations)
+        served = _served_gangs(actions)
+        blamed = {v.gang for v in violations if v.gang in served}
+        if not blamed:
+            named = (named_gangs(snapshot, actions, v.where) for v in violations)
+            # If no gang is named, all gangs with actions are at fault.
+            blamed = served & set[str]().union(*named) or served
         if not blamed:
             return None
         if len(dropped) < order.most_single:
@@ -274,26 +279,12 @@ def _find_needless(attempt: Attempt, actions: tuple[Action, ...]) -> set[str]:
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:
     """Return the actions without the placements of the given gangs and the evictions for them."""
-
-    def serves(action: Action) -> bool:
-        if isinstance(action, Evict):
-            return action.preemptor in gangs
-        return isinstance(action, Allocate | Nominate) and action.gang in gangs
-
-    return tuple(action for action in actions if not serves(action))
-
-
-def _find_blamed(
-    snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
-) -> set[str]:
-    """Return the gangs at fault for violations, or all gangs with actions if none is named."""
-    served = _served_gangs(actions)
-    blamed = {v.gang for v in violations if v.gang in served}
-    if blamed:
-        return blamed
-    for violation in violations:
-        blamed |= named_gangs(snapshot, actions, violation.where)
-    return blamed & served or served
+    return tuple(
+        a
+        for a in actions
+        if not (isinstance(a, Evict) and a.preemptor in gangs)
+        and not (isinstance(a, Allocate | Nominate) and a.gang in gangs)
+    )
 
 
 def _served_gangs(actions: Sequence[Action]) -> set[str]:

@@ -59,7 +59,11 @@ def run_searches(attempt: Attempt) -> Searched:
         brief = _shorten(attempt, limits)
         rounds = _decide(brief, known, warm_start)
         session.clock.add(brief.session.clock)
-        if _is_proved(rounds) or _has_only_proofs(brief):
+        results, solver = rounds.first.solutions[0].results, brief.session.context.solver
+        # Further searches would change nothing if no pod may be evicted and all levels are optimal,
+        # or if all solves proved optimality. The latter is not recorded if searches use a clock.
+        is_proved = not rounds.can_evict and all(r.status is LevelStatus.OPTIMAL for r in results)
+        if is_proved or (isinstance(solver, _ProofRecorder) and solver.has_proved):
             session.history.adopt(brief.session.history)
             return Searched(rounds, list_candidates(attempt, rounds))
         earlier = [*list_searched(rounds), *earlier]
@@ -122,26 +126,11 @@ class _ProofRecorder:
         """See `Solver`."""
 
 
-def _has_only_proofs(attempt: Attempt) -> bool:
-    """Return whether all solves proved optimality, so that further searches would change nothing.
-
-    Returns False if searches depend on a clock.
-    """
-    solver = attempt.session.context.solver
-    return isinstance(solver, _ProofRecorder) and solver.has_proved
-
-
 def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | None) -> Rounds:
     start = attempt.reserved.snapshot
     return decide_evictions(
         attempt, place_pods(attempt, start, EvictionPlan(), previous, warm_start)
     )
-
-
-def _is_proved(rounds: Rounds) -> bool:
-    """Return whether the rounds prove that no search can find a better plan."""
-    results = rounds.first.solutions[0].results
-    return not rounds.can_evict and all(r.status is LevelStatus.OPTIMAL for r in results)
 
 
 # --- candidates ----------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from optsched.session.session_clock import SessionClock
 from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cluster.dra_devices import DeviceNeed
     from optsched.cluster.reasons import Reason
@@ -225,13 +225,8 @@ def with_verdicts(snapshot: Snapshot) -> Snapshot:
     devices = snapshot.devices
     if not devices.on_node and not devices.elsewhere:
         return snapshot
-    found = evaluate_selectors(devices, _pending_device_needs(snapshot))
-    return snapshot if found is devices else replace(snapshot, devices=found)
-
-
-def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
-    """Yield (namespace, request) for the unallocated device requests of pods and their claims."""
-    claims = snapshot.devices.claims
+    # The (namespace, request) pairs of pods, and of their claims without allocation.
+    needs: list[tuple[str, DeviceNeed]] = []
     seen: set[tuple[str, object]] = set()
     for gang in snapshot.gangs:
         namespace = gang.key.partition("/")[0]
@@ -240,9 +235,11 @@ def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]
             if parts in seen or not any(parts[1]):
                 continue
             seen.add(parts)
-            named = (claims[key] for key in task.device_claims if key in claims)
-            asks = [*task.shape.devices, *(c.request for c in named if c.allocation is None)]
-            yield from ((namespace, need) for ask in asks for need in ask.needs)
+            named = (devices.claims[key] for key in task.device_claims if key in devices.claims)
+            requests = [*task.shape.devices, *(c.request for c in named if c.allocation is None)]
+            needs += ((namespace, need) for request in requests for need in request.needs)
+    found = evaluate_selectors(devices, needs)
+    return snapshot if found is devices else replace(snapshot, devices=found)
 
 
 # --- exclusive vGPUs -----------------------------------------------------------------------------
@@ -292,10 +289,16 @@ def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
     named = {n for _, t in pending for n in t.wants.images if n} if images else set[str]()
     counts = Counter(n for store in stores for n in store.size_of.keys() & named)
     counted = Counter(n for store in stores for n in store.datasets) if datasets else Counter()
-    known = (_Known.from_counts(counts, len(stores)), _Known.from_counts(counted, len(stores)))
+    known_images = _Known.from_counts(counts, len(stores))
+    known_datasets = _Known.from_counts(counted, len(stores))
     changed: dict[str, dict[str, Task]] = {}
     for gang, task in pending:
-        wants = _stored_data(task, gang.annotations, known)
+        named_images = tuple(n if n in known_images.held else "" for n in task.wants.images)
+        named_datasets = task.wants.datasets or datasets_in(gang.annotations.get(DATASETS, ""))
+        wants = RequiredData(
+            named_images if known_images.telling.intersection(named_images) else (),
+            named_datasets if known_datasets.telling.intersection(named_datasets) else (),
+        )
         if wants != NO_REQUIRED_DATA:
             fresh = replace(task, shape=replace(task.shape, wants=wants))
             changed.setdefault(gang.key, {})[task.key] = fresh
@@ -330,14 +333,3 @@ class _Known(NamedTuple):
         """Return the names in `counts`, which maps each stored name to its number of nodes."""
         telling = frozenset(name for name, number in counts.items() if number < num_nodes)
         return cls(frozenset(counts), telling)
-
-
-def _stored_data(
-    task: Task, of_gang: Mapping[str, str], known: tuple[_Known, _Known]
-) -> RequiredData:
-    images = tuple(name if name in known[0].held else "" for name in task.wants.images)
-    datasets = task.wants.datasets or datasets_in(of_gang.get(DATASETS, ""))
-    return RequiredData(
-        images if known[0].telling.intersection(images) else (),
-        datasets if known[1].telling.intersection(datasets) else (),
-    )

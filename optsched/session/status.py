@@ -54,7 +54,14 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
         + num_ended
         + allocated
     )
-    phase = _phase(gang, num_present, count[TaskStatus.RUNNING], num_ended, enqueued)
+    if num_present >= gang.min_member and num_present > 0:
+        phase = GangPhase.COMPLETED if num_present == num_ended else GangPhase.RUNNING
+    elif count[TaskStatus.RUNNING]:
+        phase = GangPhase.UNKNOWN
+    elif enqueued or gang.phase is GangPhase.INQUEUE:
+        phase = GangPhase.INQUEUE
+    else:
+        phase = GangPhase.PENDING
     return GangStatus(
         phase,
         count[TaskStatus.RUNNING],
@@ -62,13 +69,3 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
         count[TaskStatus.FAILED],
         reason,
     )
-
-
-def _phase(gang: Gang, num_present: int, running: int, num_ended: int, enqueued: bool) -> GangPhase:
-    if num_present >= gang.min_member and num_present > 0:
-        return GangPhase.COMPLETED if num_present == num_ended else GangPhase.RUNNING
-    if running > 0:
-        return GangPhase.UNKNOWN
-    if enqueued or gang.phase is GangPhase.INQUEUE:
-        return GangPhase.INQUEUE
-    return GangPhase.PENDING

@@ -48,7 +48,19 @@ class UsageKeeper:
             self._usage.clear()
             return snapshot
         self._half_life_ms = half_life_ms
-        held, now_ms = self._usage_by_queue(snapshot), snapshot.taken_ms
+        now_ms = snapshot.taken_ms
+        # The resources that each queue's own gangs hold; the sums of unchanged gangs are reused.
+        held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
+        before, self._shares = self._shares, {}
+        for gang in snapshot.gangs:
+            stored = before.get(gang.key)
+            if stored is not None and stored[0] is gang:
+                share = stored[1]
+            else:
+                share = total(t.shape.request for t in gang.tasks if t.status.counts_for_queue)
+            self._shares[gang.key] = gang, share
+            if gang.queue in held:
+                add_into(held[gang.queue], share)
         for queue in snapshot.queues:
             if queue.name not in self._usage:
                 known = snapshot.usage.get(queue.name)
@@ -64,21 +76,6 @@ class UsageKeeper:
             del self._written[name]
         self._held = held
         return replace(snapshot, usage=dict(self._usage))
-
-    def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """Return the resources that each queue's own gangs hold; reuse sums of unchanged gangs."""
-        held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
-        before, self._shares = self._shares, {}
-        for gang in snapshot.gangs:
-            known = before.get(gang.key)
-            if known is not None and known[0] is gang:
-                share = known[1]
-            else:
-                share = total(t.shape.request for t in gang.tasks if t.status.counts_for_queue)
-            self._shares[gang.key] = gang, share
-            if gang.queue in held:
-                add_into(held[gang.queue], share)
-        return held
 
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
         """Yield the (queue, usage) pairs to write now, and record them as written.

@@ -156,8 +156,16 @@ class EmptyCluster:
 
     def find_lack(self, gang: int) -> Lack | None:
         """Return what is missing for a gang's minimum, or None if the minimum fits or may fit."""
-        if self._fits_one_class(gang):
-            return None
+        problem = self.problem
+        number = int(problem.shape_of[gang])
+        entries = problem.shapes.shapes[number].entries
+        # Most gangs have equal pods, none of which runs, and obviously fit without a search.
+        if len(entries) == 1 and not problem.num_ready[gang]:
+            task_class = int(problem.shapes.class_of[problem.shapes.start[number]])
+            if not self._tying([task_class]):
+                num_fitting = int(self.pods_per_node(task_class).sum())
+                if num_fitting >= entries[0].count:
+                    return None
         minimum = self.whole_minimum(gang)
         rules = self._tying([item.task_class for item in minimum.items])
         kind = [(item.task_class, item.role, item.number) for item in minimum.items]
@@ -173,21 +181,6 @@ class EmptyCluster:
                     lack = nodes.explain(missing, is_exact=is_exact) if missing else None
             self._known[key] = lack
         return self._known[key]
-
-    def _fits_one_class(self, gang: int) -> bool:
-        """Return whether a gang with equal pods, none of which runs, obviously fits.
-
-        Most gangs obviously fit and need no search.
-        """
-        problem = self.problem
-        number = int(problem.shape_of[gang])
-        entries = problem.shapes.shapes[number].entries
-        if len(entries) != 1 or problem.num_ready[gang]:
-            return False
-        task_class = int(problem.shapes.class_of[problem.shapes.start[number]])
-        if self._tying([task_class]):
-            return False
-        return int(self.pods_per_node(task_class).sum()) >= entries[0].count
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
         tying = {name for task_class in classes for name in self.tying(task_class)}

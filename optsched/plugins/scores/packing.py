@@ -238,7 +238,12 @@ def requested_shares(
         key = name if name in by_name else max(begins, key=len, default=None)
         if key is not None:
             found[name] = by_name[key]
-    weights = _parse_weights(notes.get(SCORING_WEIGHT, ""))
+    try:
+        given = json.loads(notes.get(SCORING_WEIGHT) or "{}")
+    except (ValueError, RecursionError):
+        given = {}
+    pairs = given.items() if isinstance(given, dict) else ()
+    weights = {name: weight for name, weight in pairs if type(weight) is int and weight > 0}
     if weights:
         requested = {name for name, _ in shape.request}
         found = {
@@ -250,16 +255,6 @@ def requested_shares(
     if strategy in tuple(Strategy):
         return {name: replace(s, strategy=Strategy(strategy)) for name, s in found.items()}
     return found
-
-
-def _parse_weights(text: str) -> dict[str, int]:
-    try:
-        tree = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(tree, dict):
-        return {}
-    return {name: w for name, w in tree.items() if type(w) is int and w > 0}
 
 
 GIGABYTE = 10**9

@@ -203,12 +203,14 @@ def _find_anti_affinity(problem: Problem, task_class: int) -> tuple[_AntiAffinit
     """Return the anti-affinity terms that a class carries or that select it, per topology key."""
     known = problem.derived(_anti_affinity_cache)
     if task_class not in known:
-        relations = problem.relations
+        carried_terms = problem.relations.carried_by(problem.classes.shapes[task_class])
+        key_of = problem.derived(_number_topology_keys)
+        # The indices of the anti-affinity terms, by index of their topology key.
         carried, selecting = (
-            _group_by_topology_key(problem, numbers)
-            for numbers in (
-                relations.carried_by(problem.classes.shapes[task_class]),
-                problem.classes.relations[task_class],
+            {int(key): terms[key_of[terms] == key] for key in np.unique(key_of[terms]) if key >= 0}
+            for terms in (
+                np.array(carried_terms, np.int64),
+                np.array(problem.classes.relations[task_class], np.int64),
             )
         )
         none = np.zeros(0, np.int64)
@@ -225,13 +227,6 @@ def _find_anti_affinity(problem: Problem, task_class: int) -> tuple[_AntiAffinit
 
 def _anti_affinity_cache(_: Problem) -> dict[int, tuple[_AntiAffinity, ...]]:
     return {}
-
-
-def _group_by_topology_key(problem: Problem, numbers: Sequence[int]) -> dict[int, I64]:
-    """Return the anti-affinity terms among `numbers`, by index of their topology key."""
-    terms = np.array(numbers, np.int64)
-    key_of = problem.derived(_number_topology_keys)[terms]
-    return {int(key): terms[key_of == key] for key in np.unique(key_of[key_of >= 0])}
 
 
 def _number_topology_keys(problem: Problem) -> I64:

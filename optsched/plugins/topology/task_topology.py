@@ -128,7 +128,16 @@ def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Rol
                 rank[role] = max(rank.get(role, 0), alone if len(group) == 1 else among)
     listed = [role for group in order for role in group]
     place = {role: len(listed) - i for i, role in enumerate(listed)}
-    return Roles(frozenset(_pair_roles(near)), frozenset(_pair_roles(far)), rank, place)
+    # A role alone in its group is paired with itself.
+    near_pairs, far_pairs = (
+        frozenset(
+            frozenset(pair)
+            for group in groups
+            for pair in (combinations(group, 2) if len(group) > 1 else [group])
+        )
+        for groups in (near, far)
+    )
+    return Roles(near_pairs, far_pairs, rank, place)
 
 
 def _read_groups(
@@ -144,13 +153,6 @@ def _read_groups(
             remarks.append(FieldError(path, text, f"names {', '.join(twice)} twice in a group"))
         if roles:
             yield roles
-
-
-def _pair_roles(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
-    for group in groups:
-        if len(group) == 1:
-            yield frozenset(group)
-        yield from (frozenset(pair) for pair in combinations(group, 2))
 
 
 # --- buckets -------------------------------------------------------------------------------------
