@@ -211,6 +211,17 @@ def definition(policy: Policy) -> dict[str, Any]:
 
 def describe(policy: Policy) -> str:
     """Return the description of a policy: its actions, plugins, levels and time limits."""
+    budgets, number = policy.budgets, policy.reservations
+    solver = f"CP-SAT, up to {format_duration_ms(budgets.solve_ms)} per session"
+    if policy.solver is SolverKind.NONE:
+        solver = "none; the greedy pipeline decides"
+    settings = {
+        "admission": _ADMISSION[policy.admission],
+        "solver": solver,
+        "period": format_duration_ms(budgets.period_ms),
+        "starvation": f"after {format_duration_ms(budgets.starvation_after_ms)}",
+        "reserved": f"for up to {count_noun(number, 'gang')}" if number else "none",
+    }
     return "\n".join(
         [
             f"{policy.name} ({policy.source})",
@@ -226,7 +237,7 @@ def describe(policy: Policy) -> str:
                 ("levels" if not i else "", f"{i + 1}. {name}", LEVELS[name].meaning)
                 for i, name in enumerate(policy.levels)
             ),
-            *_table(_budget_rows(policy)),
+            *_table((name, text, "") for name, text in settings.items()),
         ]
     )
 
@@ -253,16 +264,3 @@ def _plugin_text(plugin: TierPlugin) -> str:
         f"{switch.value}: true" for switch in Switch if switch in plugin.switches - DEFAULT_SWITCHES
     ]
     return "; ".join(words)
-
-
-def _budget_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
-    budgets = policy.budgets
-    yield ("admission", _ADMISSION[policy.admission], "")
-    if policy.solver is SolverKind.NONE:
-        yield ("solver", "none; the greedy pipeline decides", "")
-    else:
-        yield ("solver", f"CP-SAT, up to {format_duration_ms(budgets.solve_ms)} per session", "")
-    yield ("period", format_duration_ms(budgets.period_ms), "")
-    yield ("starvation", f"after {format_duration_ms(budgets.starvation_after_ms)}", "")
-    most = f"for up to {count_noun(policy.reservations, 'gang')}" if policy.reservations else "none"
-    yield ("reserved", most, "")

@@ -283,11 +283,11 @@ def separate_blocked_gangs(snapshot: Snapshot) -> tuple[Snapshot, tuple[Gang, ..
         if gang.phase is GangPhase.INQUEUE and (gang.min_resources or gang.min_usage):
             enqueued.append(gang)
     deferred = [gang for gang in snapshot.gangs if is_deferred(gang.problem)]
-    for gangs in _group_by(deferred, _namespace_and_queue):
+    for gangs in _group_by(deferred, lambda gang: (gang.namespace, gang.queue)):
         oldest = min(gangs, key=lambda gang: (gang.created_ms, gang.key))
         demand = _sum_amounts(derived_of(gangs, _sum_pending_requests))
         merged[oldest.key] = replace(oldest, deferred_demand=demand)
-    for gangs in _group_by(enqueued, _namespace_and_queue):
+    for gangs in _group_by(enqueued, lambda gang: (gang.namespace, gang.queue)):
         if gangs[0].namespace in with_quota:
             merged |= {gang.key: merged.get(gang.key, gang) for gang in gangs}
             continue
@@ -300,10 +300,6 @@ def separate_blocked_gangs(snapshot: Snapshot) -> tuple[Snapshot, tuple[Gang, ..
     kept = (gang for gang in snapshot.gangs if gang.key not in separated)
     changed = tuple(merged.get(gang.key, gang) for gang in kept)
     return replace(snapshot, gangs=changed), tuple(separated.values())
-
-
-def _namespace_and_queue(gang: Gang) -> tuple[str, str]:
-    return gang.namespace, gang.queue
 
 
 def _sum_pending_requests(gang: Gang) -> Amounts:

@@ -332,18 +332,15 @@ def _fill_share(gain: I64, level_values: Sequence[tuple[int, ...]], left: I64) -
     """
     used = gain > 0
 
-    def subtract_request(i: int, rest: I64) -> I64 | None:
-        return rest - gain[i] if bool((gain[i] <= rest)[used[i]].all()) else None
-
     first, rest = np.zeros(len(gain), np.bool_), left
     for i in range(len(gain)):
-        if (less := subtract_request(i, rest)) is not None:
-            first[i], rest = True, less
+        if (gain[i] <= rest)[used[i]].all():
+            first[i], rest = True, rest - gain[i]
     if not len(gain) or len(gain) > _MOST_COMPARED:
         return [first]
     sets: list[tuple[tuple[int, ...], I64]] = [((), left)]
     for i in range(len(gain)):
-        sets += [((*s, i), less) for s, r in sets if (less := subtract_request(i, r)) is not None]
+        sets += [((*s, i), r - gain[i]) for s, r in sets if (gain[i] <= r)[used[i]].all()]
     table = np.array(level_values, np.int64).reshape(len(gain), -1)
     sets.sort(key=lambda each: tuple(table[list(each[0])].sum(axis=0).tolist()), reverse=True)
     found = [first]

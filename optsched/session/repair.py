@@ -21,7 +21,7 @@ from optsched.plugins.verification.verify import verify_actions
 from optsched.plugins.verification.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
     from optsched.cluster.decisions import Action
     from optsched.cluster.snapshot import Snapshot
@@ -185,20 +185,18 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
         if isinstance(action, Nominate):
             users.setdefault(action.node, []).append(action.gang)
 
-    def rename(action: Action) -> Action:
+    renamed = list(actions)
+    for i, action in enumerate(actions):
         if not isinstance(action, Evict) or action.action != PREEMPT or action.to:
-            return action
+            continue
         gangs_on_node, victim = users.get(action.node, []), task_gangs.get(action.task)
         if victim is None or action.preemptor in gangs_on_node:
-            return action
-        entitled = (
-            key
-            for key in gangs_on_node
-            if gang_of[key].queue == victim.queue and gang_of[key].priority > victim.priority
-        )
-        return replace(action, preemptor=next(entitled, action.preemptor))
-
-    return _name_reclaimers(attempt, tuple(map(rename, actions)), users)
+            continue
+        for key in gangs_on_node:
+            if gang_of[key].queue == victim.queue and gang_of[key].priority > victim.priority:
+                renamed[i] = replace(action, preemptor=key)
+                break
+    return _name_reclaimers(attempt, tuple(renamed), users)
 
 
 def _name_reclaimers(
@@ -207,7 +205,14 @@ def _name_reclaimers(
     """Assign other reclaimers to needless victims as long as this makes fewer victims needless."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
-        for renamed in _rename_one(actions, needless, users):
+        # Each variant of the actions assigns another reclaimer to one needless victim.
+        variants = (
+            (*actions[:i], replace(action, preemptor=key), *actions[i + 1 :])
+            for i, action in enumerate(actions)
+            if isinstance(action, Evict) and action.action == RECLAIM and action.task in needless
+            for key in dict.fromkeys(users.get(action.node, ()))
+        )
+        for renamed in variants:
             still_needless = _find_needless(attempt, renamed)
             if len(still_needless) < len(needless):
                 actions, needless = renamed, still_needless
@@ -215,16 +220,6 @@ def _name_reclaimers(
         else:
             break
     return actions
-
-
-def _rename_one(
-    actions: tuple[Action, ...], needless: Set[str], users: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[Action, ...]]:
-    """Yield each variant of the actions that assigns another reclaimer to one needless victim."""
-    for i, action in enumerate(actions):
-        if isinstance(action, Evict) and action.action == RECLAIM and action.task in needless:
-            for key in dict.fromkeys(users.get(action.node, ())):
-                yield (*actions[:i], replace(action, preemptor=key), *actions[i + 1 :])
 
 
 def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:

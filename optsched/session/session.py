@@ -234,18 +234,15 @@ def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ..
     session = normalise(snapshot, policy, SessionContext())
     problem = compile_problem(session.snapshot, None)
     gangs = problem.snapshot.gangs
-    waiting = [i for i, gang in enumerate(gangs) if problem.queue_of[i] >= 0 and _is_waiting(gang)]
+    waiting: list[int] = []
+    for i, gang in enumerate(gangs):
+        if problem.queue_of[i] < 0 or any(task.status.counts_as_ready for task in gang.tasks):
+            continue
+        awaits_pods = not gang.tasks and gang.phase in (GangPhase.PENDING, GangPhase.INQUEUE)
+        if awaits_pods or any(task.status is TaskStatus.PENDING for task in gang.tasks):
+            waiting.append(i)
     tiers = find_tiers(problem, session.policy).of if session.is_optimised else None
     found: dict[str, list[str]] = {}
     for i in order_gangs(problem, session.rules, waiting, tiers):
         found.setdefault(gangs[i].queue, []).append(gangs[i].key)
     return {queue: tuple(keys) for queue, keys in found.items()}
-
-
-def _is_waiting(gang: Gang) -> bool:
-    """Return whether a gang without running tasks has pending tasks or waits for its pods."""
-    if any(task.status.counts_as_ready for task in gang.tasks):
-        return False
-    if gang.tasks:
-        return any(task.status is TaskStatus.PENDING for task in gang.tasks)
-    return gang.phase in (GangPhase.PENDING, GangPhase.INQUEUE)
