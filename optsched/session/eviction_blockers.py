@@ -47,9 +47,13 @@ def explain_blocked_evictions(
     trial: EvictionTrial, pending: Mapping[str, Reason]
 ) -> dict[str, Reason]:
     """Map gangs in `pending` to more precise reasons why they lack resources."""
-    if not trial.has_blockers:
-        return {}
     problem = trial.problem
+    if not trial.reach or any(isinstance(a, Evict) and a.to for a in trial.actions):
+        return {}
+    # Only reservations, and budgets that are not exhausted, may forbid evictions.
+    has_budgets = any(budget.allowed > 0 for budget in problem.snapshot.budgets)
+    if not has_budgets and not any(each.nodes for each in problem.snapshot.reservations):
+        return {}
     is_excluded = trial.rules.find_excluded_gangs(problem)
     served = placed_gangs(trial.actions)
     blocker_of: dict[tuple[int, ...], int | str | None] = {}
@@ -107,15 +111,6 @@ class EvictionTrial:
     actions: Sequence[Action]
     entitlements: Sequence[Entitlement]
     is_late: Callable[[], bool]
-
-    @property
-    def has_blockers(self) -> bool:
-        """Whether some reservation, or some budget that is not exhausted, may forbid evictions."""
-        snapshot = self.problem.snapshot
-        if not self.reach or any(isinstance(a, Evict) and a.to for a in self.actions):
-            return False
-        has_budgets = any(budget.allowed > 0 for budget in snapshot.budgets)
-        return has_budgets or any(reservation.nodes for reservation in snapshot.reservations)
 
     def find_blocker(self, gang: int) -> int | str | None:
         """Return the only obstacle to a gang's evictions: a reservation, budgets, or None.
