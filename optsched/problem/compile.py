@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Node, Snapshot
     from optsched.cluster.task import TaskShape
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import I64
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Term
     from optsched.problem.shapes import GangRow, GangShape, Relation, Stake
@@ -56,7 +56,10 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     columns_before = None if previous is None else previous.gang_columns
     gang_columns = GangColumns(plain, columns_before, index_before)
     tasks = chain.from_iterable(row.pending for row in plain)
-    terms = find_terms(snapshot, _pending_shapes(gang_columns), tasks)
+    gang_shapes = [s for s in gang_columns.codes(_SHAPE)[1] if s is not None]
+    entries = chain.from_iterable(s.entries for s in gang_shapes)
+    task_shapes = dict.fromkeys(e.shape for e in entries if e.shape.looks_at_pods)
+    terms = find_terms(snapshot, task_shapes, tasks)
     rows = _related_rows(plain, terms)
     if rows is not plain:
         gang_columns = GangColumns(rows, columns_before)
@@ -138,22 +141,17 @@ def _plain_rows(
         return tuple(found), before if is_plain else None
     # `id(gang)` is a safe key, because the previous problem keeps its gangs in memory.
     known = dict(zip(map(id, map(_GANG, rows)), rows, strict=True))
-
-    def row(gang: Gang) -> GangRow:
+    found = []
+    for gang in snapshot.gangs:
         queue = gang.queue if gang.queue in narrow else ""
         bound = binding_reservations(gang, reservations, snapshot.taken_ms) if reservations else ()
-        same = known.get(id(gang))
-        if same is None or same.queue != queue:
-            return gang_row(gang, queue=queue, bound=bound)
-        return same if same.bound == bound else rebound(same, bound)
-
-    return tuple(map(row, snapshot.gangs)), None
-
-
-def _pending_shapes(gang_columns: GangColumns) -> list[TaskShape]:
-    shapes = gang_columns.codes(_SHAPE)[1]
-    entries = chain.from_iterable(s.entries for s in shapes if s is not None)
-    return list(dict.fromkeys(e.shape for e in entries if e.shape.looks_at_pods))
+        row = known.get(id(gang))
+        if row is None or row.queue != queue:
+            row = gang_row(gang, queue=queue, bound=bound)
+        elif row.bound != bound:
+            row = rebound(row, bound)
+        found.append(row)
+    return tuple(found), None
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
@@ -421,30 +419,24 @@ def _fresh_amounts(nodes: Sequence[Node], resources: Sequence[str]) -> _NodeAmou
     request = _requests(tuple(number), resources)[shape_of].reshape(len(residents), len(resources))
     leaves = np.array([t.status is TaskStatus.RELEASING for _, t in residents], np.bool_)
     stranger = np.array([not t.gang for _, t in residents], np.bool_)
-
-    def per_node(chosen: Bool) -> I64:
-        sums = np.zeros((len(nodes), len(resources)), np.int64)
-        np.add.at(sums, at[chosen], request[chosen])
-        return sums
-
-    everyone = np.ones(len(residents), np.bool_)
-    return _NodeAmounts(
-        allocatable=offered,
-        used=per_node(everyone),
-        releasing=per_node(leaves),
-        foreign=per_node(stranger),
-    )
+    used, releasing, foreign = (np.zeros_like(offered) for _ in range(3))
+    np.add.at(used, at, request)
+    np.add.at(releasing, at[leaves], request[leaves])
+    np.add.at(foreign, at[stranger], request[stranger])
+    return _NodeAmounts(offered, used, releasing, foreign)
 
 
 def _columns(nodes: Sequence[Node], previous: Problem | None) -> NodeColumns:
     if previous is None or len(previous.snapshot.nodes) != len(nodes):
         return NodeColumns(nodes)
     same = all(
-        a is b or (a.name == b.name and a.labels is b.labels and _marks(a) == _marks(b))
+        a is b
+        or (
+            a.name == b.name
+            and a.labels is b.labels
+            and a.taints == b.taints
+            and a.unschedulable == b.unschedulable
+        )
         for a, b in zip(nodes, previous.snapshot.nodes, strict=True)
     )
     return previous.columns.carry_over(nodes) if same else NodeColumns(nodes)
-
-
-def _marks(node: Node) -> tuple[object, ...]:
-    return node.taints, node.unschedulable

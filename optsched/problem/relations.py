@@ -244,20 +244,18 @@ def find_terms(
     for shape in snapshot.resident_shapes:
         if shape.pod_anti_affinity:
             of_residents.update(dict.fromkeys(_anti_keys(shape)))
-    others = [key for key in of_residents if key not in found]
+    keys = [*found, *(key for key in of_residents if key not in found)]
     # The keys keep the terms in memory, so that `id(source)` stays valid.
     known: dict[int, frozenset[str] | None] = {}
-    for source in chain.from_iterable(sources for _, sources in (*found, *others)):
+    for source in chain.from_iterable(sources for _, sources in keys):
         if id(source) not in known:
             known[id(source)] = _namespaces(source, snapshot.namespaces)
-
-    def resolve(key: TermKey, *, is_of_residents: bool) -> Term:
-        kind, sources = key
-        return Term(kind, sources, tuple([known[id(s)] for s in sources]), is_of_residents)
-
-    own = [resolve(key, is_of_residents=False) for key in found]
-    if others:
-        candidates = [resolve(key, is_of_residents=True) for key in others]
+    terms = [
+        Term(kind, sources, tuple([known[id(s)] for s in sources]), i >= len(found))
+        for i, (kind, sources) in enumerate(keys)
+    ]
+    own, candidates = terms[: len(found)], terms[len(found) :]
+    if candidates:
         matcher, matter = TermMatcher(candidates), set[int]()
         for task in tasks:
             matter.update(matcher.selecting(task))
@@ -380,7 +378,19 @@ def count_coming(
     for (task_class, node), is_placed in ((tasks, True), (nominated, False)):
         for c in np.unique(task_class).tolist():
             at = node[task_class == c]
-            _count_class(relations, more, (shapes[c], selecting[c]), at, is_placed)
+            carried = relations.carried_by(shapes[c])
+            for m in selecting[c]:
+                kind = relations.terms[m].kind
+                # A decided task counts for a spread constraint only if the task has the same
+                # constraint.
+                counts = is_placed and (kind is not TermKind.SPREAD or m in carried)
+                if counts or kind is TermKind.ANTI_AFFINITY:
+                    np.add.at(more.selected[m], at, 1)
+            for m in carried:
+                if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
+                    np.add.at(more.carried[m], at, 1)
+            for p in relations.find_colliding(shapes[c].host_ports):
+                more.port_taken[p, at] = True
     known = relations.coming
     coming = more
     if known is not None:
@@ -393,22 +403,3 @@ def count_coming(
         port_taken=relations.port_taken | more.port_taken,
         coming=coming,
     )
-
-
-def _count_class(
-    relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, is_placed: bool
-) -> None:
-    """Count tasks of one class on the nodes `at`; `is_placed` is False for nominated tasks."""
-    shape, selecting = who
-    carried = relations.carried_by(shape)
-    for m in selecting:
-        kind = relations.terms[m].kind
-        # A decided task counts for a spread constraint only if the task has the same constraint.
-        counts = is_placed and (kind is not TermKind.SPREAD or m in carried)
-        if counts or kind is TermKind.ANTI_AFFINITY:
-            np.add.at(into.selected[m], at, 1)
-    for m in carried:
-        if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
-            np.add.at(into.carried[m], at, 1)
-    for p in relations.find_colliding(shape.host_ports):
-        into.port_taken[p, at] = True

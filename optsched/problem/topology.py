@@ -202,7 +202,15 @@ def topology_arrays(
     `previous` holds an earlier snapshot with its topology arrays. The forest of HyperNodes is
     reused if nodes and HyperNodes did not change.
     """
-    hypernodes = _kept_forest(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
+    hypernodes = None
+    if previous is not None and previous[0].topology is snapshot.topology:
+        before, nodes = previous[0].nodes, snapshot.nodes
+        if len(before) == len(nodes) and all(
+            a is b or a.name == b.name for a, b in zip(before, nodes, strict=True)
+        ):
+            hypernodes = previous[1].forests[0]
+    if hypernodes is None:
+        hypernodes = _hypernodes(snapshot.topology, snapshot.nodes)
     requests = (r for s in shapes for r in (s.topology, *(part.topology for part in s.parts)))
     labels = sorted({request.label for request in requests if request and request.label})
     forests = (hypernodes, *(_by_label(label, columns) for label in labels))
@@ -217,19 +225,6 @@ def topology_arrays(
 
 
 # --- forests -------------------------------------------------------------------------------------
-
-
-def _kept_forest(
-    snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None
-) -> Forest | None:
-    """Return the previous forest of HyperNodes, or None if nodes or HyperNodes changed."""
-    if previous is None or previous[0].topology is not snapshot.topology:
-        return None
-    before = previous[0].nodes
-    same = len(before) == len(snapshot.nodes) and all(
-        a is b or a.name == b.name for a, b in zip(before, snapshot.nodes, strict=True)
-    )
-    return previous[1].forests[0] if same else None
 
 
 def _hypernodes(topology: Topology, nodes: Sequence[Node]) -> Forest:

@@ -14,7 +14,7 @@ from optsched.problem.shapes import NO_PART
 from optsched.problem.topology import NOWHERE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from optsched.cluster.task import Task
     from optsched.problem.arrays import I64
@@ -107,27 +107,22 @@ def units_of(problem: Problem) -> Units:
     bounds: list[Bound] = []
     task: list[int] = []
     unit_of: list[int] = []
-    for g, p, bound in _bound_units(problem):
-        entries = problem.shapes.shapes[int(problem.shape_of[g])].entries
-        for e, entry in enumerate(entries):
-            if p in (NO_PART, entry.part):
-                tasks = entry_tasks(problem, g, e)
-                task.extend(tasks)
-                unit_of.extend([len(bounds)] * len(tasks))
-        gang.append(g)
-        part.append(p)
-        bounds.append(bound)
+    of_shape = problem.topology.bounds
+    is_bound = np.array([bool(b.existing) for b in of_shape], np.bool_)
+    gangs = problem.open_gangs
+    for g in gangs[is_bound[problem.shape_of[gangs]]].tolist() if len(of_shape) else ():
+        shape = int(problem.shape_of[g])
+        for p, bound in ((NO_PART, of_shape[shape].whole), *enumerate(of_shape[shape].parts)):
+            if bound is None:
+                continue
+            for e, entry in enumerate(problem.shapes.shapes[shape].entries):
+                if p in (NO_PART, entry.part):
+                    tasks = entry_tasks(problem, g, e)
+                    task.extend(tasks)
+                    unit_of.extend([len(bounds)] * len(tasks))
+            gang.append(g)
+            part.append(p)
+            bounds.append(bound)
     numbers = (np.array(values, np.int64) for values in (gang, part, task, unit_of))
     of_gang, of_part, tasks_of, units = numbers
     return Units(of_gang, of_part, tuple(bounds), tasks_of, units)
-
-
-def _bound_units(problem: Problem) -> Iterator[tuple[int, int, Bound]]:
-    bounds = problem.topology.bounds
-    asking = np.array([bool(b.existing) for b in bounds], np.bool_)
-    gangs = problem.open_gangs
-    for g in gangs[asking[problem.shape_of[gangs]]].tolist() if len(bounds) else ():
-        mine = bounds[int(problem.shape_of[g])]
-        for p, bound in ((NO_PART, mine.whole), *enumerate(mine.parts)):
-            if bound is not None:
-                yield g, p, bound

@@ -215,7 +215,8 @@ def improve(
             sequence.start_next_engine()
     else:
         best = replace(best, stopped=stopped)
-    if best.decisions is incumbent.decisions or not _has_unproved_level(best.results):
+    is_optimal = all(r.status is LevelStatus.OPTIMAL for r in best.results)
+    if best.decisions is incumbent.decisions or is_optimal:
         return best
     return fill_idle_capacity(problem, rules, goal, best, whole.tied[0])
 
@@ -425,9 +426,9 @@ def _improve_with(
         # reproducible.
         results = tuple(map(_keep_better_bound, results, incumbent.results))
         decisions, engine = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
-    return Solution(
-        decisions, results, engine, solved.stopped, relaxed if _has_unproved_level(results) else ()
-    )
+    if all(r.status is LevelStatus.OPTIMAL for r in results):
+        relaxed = ()
+    return Solution(decisions, results, engine, solved.stopped, relaxed)
 
 
 def _search_neighbourhoods(
@@ -506,6 +507,7 @@ class _SolverProgress:
     def __call__(self, step: Step) -> None:
         update = step.update
         number = self._encoding.level_of[update.level]
+        name = self._levels[number].name
         found = (
             None
             if update.solution is None
@@ -516,7 +518,7 @@ class _SolverProgress:
             if update.bound is not None:
                 better = min if self._levels[number].sense is Sense.MAX else max
                 bound = better(bound, update.bound)
-            self._report_level(number, step.at_s, (update.value, bound), found)
+            self._watch(LevelProgress(number, name, step.at_s, update.value, bound, found))
             return
         if found is None:
             return
@@ -525,17 +527,8 @@ class _SolverProgress:
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
-            self._report_level(number, step.at_s, (values[number], self._ideal[number]), found)
-
-    def _report_level(
-        self,
-        number: int,
-        at_s: float,
-        known: tuple[int | None, int],
-        found: Callable[[], Decisions] | None,
-    ) -> None:
-        self._watch(LevelProgress(number, self._levels[number].name, at_s, *known, found))
-
+            ideal = self._ideal[number]
+            self._watch(LevelProgress(number, name, step.at_s, values[number], ideal, found))
 
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
     """Return problem, incumbent and `Goal` without the gangs that `find_tied_gangs` returns."""
@@ -686,5 +679,3 @@ def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
     return replace(result, bound=bound, status=status)
 
 
-def _has_unproved_level(results: Sequence[LevelResult]) -> bool:
-    return any(r.status is not LevelStatus.OPTIMAL for r in results)

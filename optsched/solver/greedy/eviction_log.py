@@ -102,7 +102,8 @@ class EvictionLog:
 
     def exhausted_budgets(self, v: int) -> list[Budget]:
         """Return the budgets that protect a running task but allow no further eviction."""
-        return [b for b in self._covering(v) if self._budgets[b] <= 0]
+        task = self._running.tasks[v]
+        return [b for b, left in self._budgets.items() if left <= 0 and covers(b, task)]
 
     def evict(self, v: int) -> None:
         """Evict a running task; `undo` and `keep_running` revert the eviction."""
@@ -130,10 +131,6 @@ class EvictionLog:
         self.uncommitted.clear()
         self.num_commits += 1
 
-    def _covering(self, v: int) -> list[Budget]:
-        task = self._running.tasks[v]
-        return [b for b in self._budgets if covers(b, task)]
-
     def _record(self, v: int, sign: int) -> None:
         placing, running = self._placing, self._running
         (self.evicted.add if sign > 0 else self.evicted.remove)(v)
@@ -142,5 +139,6 @@ class EvictionLog:
         placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
         placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
         self.gang_minimums.record_eviction(v, sign)
-        for budget in self._covering(v):
-            self._budgets[budget] -= sign
+        for budget in self._budgets:
+            if covers(budget, running.tasks[v]):
+                self._budgets[budget] -= sign

@@ -63,16 +63,18 @@ class GangPreemption:
     def preempt(self, gangs: I64, how: GangPreemptionOptions) -> None:
         """Evict tasks of lower-priority gangs for starving gangs of the same queue."""
         priority = self._problem.priority
-
-        def less_important(gang: int) -> Bool:
-            less: Bool = priority[self._running.gang_of] < priority[gang]
-            less &= self._evicting.tasks_of_other_gangs(gang)
-            return less
-
         for gang in sorted(self._evicting.starving(gangs), key=self._evicting.gang_key):
             if self._evicting.is_late():
                 return
-            while self._preempt_for_gang(gang, GANG_PREEMPT, less_important, how):
+            while self._preempt_for_gang(
+                gang,
+                GANG_PREEMPT,
+                lambda g: (
+                    (priority[self._running.gang_of] < priority[g])
+                    & self._evicting.tasks_of_other_gangs(g)
+                ),
+                how,
+            ):
                 pass
 
     def reclaim(

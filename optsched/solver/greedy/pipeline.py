@@ -158,11 +158,22 @@ class _Pipeline:
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
         """Place gangs in queue order; one turn places a gang's minimum, later turns add tasks."""
+        placing = self._placing
         for wave in self._plugins.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
             for gang in lines.iterate_gangs(is_closed, self._gang_classes):
-                if self._serve_gang(gang, lines) and self._placing.cursor(gang).has_untried_tasks:
+                if self._waits_for_earlier_gang(gang):
+                    continue
+                if placing.cursor(gang).has_minimum and self._domains.has_groups(gang):
+                    number = self._problem.num_tasks if lines.is_last_gang(gang) else 1
+                    is_served = self._grow(gang, number)
+                else:
+                    before = placing.changes
+                    is_served = self._start(gang)
+                    if not is_served and placing.changes == before:
+                        self._gang_classes.note_failure(gang)
+                if is_served and placing.cursor(gang).has_untried_tasks:
                     lines.rejoin(gang)
 
     # --- enqueue ---------------------------------------------------------------------------------
@@ -267,18 +278,6 @@ class _Pipeline:
         ledger = self._placing.ledger
         away = {g for g in ledger.touched if ledger.gang_evicted[g]} | self._nominated
         return without_marked(gangs, away, self._problem.num_gangs)
-
-    def _serve_gang(self, gang: int, lines: QueueOrder) -> bool:
-        """Place the next tasks of a gang; return whether any task is placed."""
-        if self._waits_for_earlier_gang(gang):
-            return False
-        if not self._placing.cursor(gang).has_minimum or not self._domains.has_groups(gang):
-            before = self._placing.changes
-            has_started = self._start(gang)
-            if not has_started and self._placing.changes == before:
-                self._gang_classes.note_failure(gang)
-            return has_started
-        return self._grow(gang, self._problem.num_tasks if lines.is_last_gang(gang) else 1)
 
     def _waits_for_earlier_gang(self, gang: int) -> bool:
         """Return whether an earlier gang of the same FIFO queue is not placed yet."""

@@ -187,7 +187,17 @@ class GreedyPreemption:
     def reclaim(self, gangs: I64, is_overused: Callable[[int], bool]) -> None:
         """Evict tasks of other queues for starving gangs whose queues may reclaim capacity."""
         for _ in self.iterate_attempts():
-            self._reclaim_once(gangs, is_overused)
+            self._refused.clear()
+            with self.ignoring_possible_victims():
+                starving = self.starving(gangs)
+                self._group_rivals(starving, RECLAIM)
+                if not self._is_futile(starving, RECLAIM, self.tasks_of_other_queues):
+                    self.by_queue(
+                        starving,
+                        is_overused,
+                        lambda g: self._preempt_for_gang(g, RECLAIM, self.tasks_of_other_queues),
+                        lambda g: self._is_refused(g, RECLAIM),
+                    )
 
     def iterate_attempts(self) -> Iterator[None]:
         """Yield once for each attempt to reclaim.
@@ -200,20 +210,6 @@ class GreedyPreemption:
             self._overrides_budgets = True
             yield
             self._overrides_budgets = False
-
-    def _reclaim_once(self, gangs: I64, is_overused: Callable[[int], bool]) -> None:
-        self._refused.clear()
-        with self.ignoring_possible_victims():
-            starving = self.starving(gangs)
-            self._group_rivals(starving, RECLAIM)
-            if self._is_futile(starving, RECLAIM, self.tasks_of_other_queues):
-                return
-            self.by_queue(
-                starving,
-                is_overused,
-                lambda g: self._preempt_for_gang(g, RECLAIM, self.tasks_of_other_queues),
-                lambda g: self._is_refused(g, RECLAIM),
-            )
 
     def by_queue(
         self,

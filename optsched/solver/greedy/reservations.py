@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -152,17 +153,13 @@ class _ReservationPlanner:
         placement is greedy. The bisection may therefore miss an earlier start, but the returned
         start is valid.
         """
-        known: dict[int, I64 | None] = {}
-
-        def works(i: int) -> bool:
-            if i not in known:
-                known[i] = start(i)
-            return known[i] is not None
-
-        if not number or not (works(0) or works(number - 1)):
+        start = cache(start)
+        if not number or (start(0) is None and start(number - 1) is None):
             return None
-        at = 0 if works(0) else bisect_left(range(number), True, key=works)
-        node_of = known[at]
+        at = 0
+        if start(0) is None:
+            at = bisect_left(range(number), True, key=lambda i: start(i) is not None)
+        node_of = start(at)
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
@@ -260,22 +257,19 @@ class _ReservationPlanner:
         share = (load / np.maximum(problem.allocatable, 1)).max(axis=1, initial=0.0)
         nodes = np.flatnonzero(share > 0)
         order = nodes[np.lexsort((nodes, share[nodes]))]
-
-        def emptied(number: int) -> Bool:
-            nodes = self._no_node.copy()
-            nodes[order[:number]] = True
-            return nodes
-
+        # `rank < n` is the mask (N,) of the first n emptied nodes.
+        rank = np.full(problem.num_nodes, len(order))
+        rank[order] = np.arange(len(order))
         may_start = self._make_quick_check(alone)
         numbers = range(len(order) + 1)
-        first = bisect_left(numbers, True, key=lambda n: may_start(_Instant(last, emptied(n))))
+        first = bisect_left(numbers, True, key=lambda n: may_start(_Instant(last, rank < n)))
         enough = self._find_first_start(
             len(numbers) - first,
-            lambda i: self._start(alone, _Instant(last, emptied(first + i))),
+            lambda i: self._start(alone, _Instant(last, rank < first + i)),
         )
         if enough is None:
             return None
-        found = self._earliest(alone, instants, emptied(first + enough[0]))
+        found = self._earliest(alone, instants, rank < first + enough[0])
         return None if found is None else self._record_reservation(alone, *found, is_open=True)
 
     # --- reservations ----------------------------------------------------------------------------

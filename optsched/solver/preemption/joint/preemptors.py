@@ -59,7 +59,8 @@ class Preemptors:
         lending queue's largest unit come last. Each of them evicts tasks of this unit after all its
         other victims.
         """
-        running, problem, found = self._running, self._problem, []
+        running, problem = self._running, self._problem
+        found: list[tuple[int, int, str]] = []
         whole_gangs = self._find_whole_gangs(victims)
         # The gangs that may preempt tasks of each victim gang, most important first.
         preemptors = {
@@ -91,11 +92,13 @@ class Preemptors:
                 mine, whole_gangs, dict.fromkeys(victim_gangs, reclaimers)
             )
             by_gang = self._with_largest_last(named, unit_of)
-            found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
+            found += [(v, gang, RECLAIM) for v, gang in by_gang]
 
         preempted = victims[~reclaimed]
         named = self._name_preemptors(preempted, whole_gangs, preemptors)
-        return [*found, *(self._evict(v, named[v], PREEMPT) for v in sorted(named))]
+        found += [(v, named[v], PREEMPT) for v in sorted(named)]
+        tasks, gangs = running.tasks, problem.snapshot.gangs
+        return [Evict(tasks[v].key, tasks[v].node, how, gangs[g].key) for v, g, how in found]
 
     def _preempt_where_used(
         self,
@@ -166,10 +169,6 @@ class Preemptors:
         last = {named[v] for v in by_size if keys[v] == keys[by_size[-1]]}
         pairs = [(v, named[v]) for v in by_size]
         return sorted(pairs, key=lambda pair: (pair[1] in last, pair[1]))
-
-    def _evict(self, victim: int, gang: int, action: str) -> Evict:
-        task = self._running.tasks[victim]
-        return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
         """Return the gangs whose minimums or subgroups require joint evictions of their victims."""
