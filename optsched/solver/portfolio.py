@@ -530,6 +530,7 @@ class _SolverProgress:
             ideal = self._ideal[number]
             self._watch(LevelProgress(number, name, step.at_s, values[number], ideal, found))
 
+
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
     """Return problem, incumbent and `Goal` without the gangs that `find_tied_gangs` returns."""
     tied = part.tied[0]
@@ -677,5 +678,3 @@ def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
     bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)
     status = LevelStatus.OPTIMAL if result.value == bound else result.status
     return replace(result, bound=bound, status=status)
-
-

@@ -538,11 +538,18 @@ class _DirectSearch(_LevelSearch):
         task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
         result = self.attempt(task, share, to_update, work)
         # If the values are equal, keep the incumbent: the solution may be worse on later levels.
-        if result.solution is not None and result.value != task.at_least:
+        value = task.at_least
+        if result.solution is not None and result.value != value:
             self.best = _Best(result.solution)
             self._hint = result.solution
-            return result.value, _tighter_bound(bound, _proved_bound(result, result.value))
-        return task.at_least, _tighter_bound(bound, _proved_bound(result, task.at_least))
+            value = result.value
+        proved = result.bound
+        if result.outcome is SolveOutcome.OPTIMAL:
+            proved = result.value
+        elif result.outcome is SolveOutcome.INFEASIBLE:
+            # The model requires a value of at least `value`, so no better solution exists.
+            proved = value
+        return value, _tighter_bound(bound, proved)
 
 
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
@@ -569,14 +576,6 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
     rising = rows.coefficient[leaves] < 0
     tight = np.where(rising, rows.upper[at] < UNLIMITED, rows.lower[at] > -UNLIMITED)
     return not (tight & mixed[at]).any()
-
-
-def _proved_bound(result: Result, known: int | None) -> int | None:
-    if result.outcome is SolveOutcome.OPTIMAL:
-        return result.value
-    # The model requires a value of at least `known`. If the model is infeasible, no better solution
-    # exists.
-    return known if result.outcome is SolveOutcome.INFEASIBLE else result.bound
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:

@@ -11,6 +11,7 @@ victims that are not needed keep running; nominations stay valid in later sessio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -155,21 +156,24 @@ class GangPreemption:
         if not how.allow_whole:
             return
         requested = self._requested_resources(gang)
-        owners = dict.fromkeys(self._running.gang_of[order].tolist())
-        wholes = [w for g in owners if (w := self._whole_gang_unit(g, candidates, set(order)))]
-        born = self._problem.created_ms
-
-        def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
-            owner, tasks = whole
-            order = self._evicting.victim_order(owner, queue)
-            # Prefer victim gangs whose candidates hold a large fraction of the victim gang's usage
-            # of the requested resources.
-            held = self._running.request[tasks][:, requested]
-            useful = float(held[candidates[tasks]].sum()) / max(float(held.sum()), 1.0)
-            return (order, -useful, -int(born[owner]), -owner)
-
-        for whole in sorted(wholes, key=rank):
-            yield whole[1]
+        wholes: list[tuple[tuple[object, ...], list[int]]] = []
+        for owner in dict.fromkeys(self._running.gang_of[order].tolist()):
+            mine = np.flatnonzero(self._running.gang_of == owner).tolist()
+            rest = [v for v in mine if v not in self._evicting.log.evicted]
+            # Plugins may reject one of the tasks, because the last victim may exceed the amount
+            # that the queue must give back, as in `reclaim`.
+            if not rest or len(set(rest).difference(order)) > 1:
+                continue
+            if all(self._evicting.is_possible_victim(v, candidates) for v in rest):
+                # Prefer victim gangs whose candidates hold a large fraction of the victim gang's
+                # usage of the requested resources.
+                held = self._running.request[rest][:, requested]
+                useful = float(held[candidates[rest]].sum()) / max(float(held.sum()), 1.0)
+                born = int(self._problem.created_ms[owner])
+                rank = (self._evicting.victim_order(owner, queue), -useful, -born, -owner)
+                wholes.append((rank, rest))
+        for _, unit in sorted(wholes, key=itemgetter(0)):
+            yield unit
 
     def _is_spare(self, v: int) -> bool:
         """Return whether a running task may be evicted while the rest of the gang keeps running.
@@ -187,17 +191,6 @@ class GangPreemption:
     def _evicted_tasks(self, gang: int) -> list[int]:
         mine = np.flatnonzero(self._running.gang_of == gang).tolist()
         return [v for v in mine if v in self._evicting.log.evicted]
-
-    def _whole_gang_unit(
-        self, owner: int, candidates: Bool, named: set[int]
-    ) -> tuple[int, list[int]] | None:
-        """Return a gang and its running tasks, or None if one of the tasks may not be evicted."""
-        mine = np.flatnonzero(self._running.gang_of == owner).tolist()
-        rest = [v for v in mine if v not in self._evicting.log.evicted]
-        may = all(self._evicting.is_possible_victim(v, candidates) for v in rest)
-        # Plugins may reject one of the tasks, because the last victim may exceed the amount that
-        # the queue must give back, as in `reclaim`.
-        return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _requested_resources(self, gang: int) -> I64:
         classes = [self._placing.class_of(gang, e) for e in self._evicting.entries(gang)]

@@ -525,27 +525,21 @@ class GreedyPreemption:
         return others
 
     def tasks_of_other_queues(self, gang: int) -> Bool:
-        """Return a mask (V,) of the evictable tasks in queues from which the gang may reclaim."""
-        queue = self.running.queue_of
-        lends = np.append(self._reclaimable & self._queues_in_debt(gang), False)
-        free = self.log.evictable | self._waived(gang)
-        others: Bool = free & lends[queue] & (queue != self._problem.queue_of[gang])
-        return others
+        """Return a mask (V,) of the evictable tasks in queues from which the gang may reclaim.
 
-    def _waived(self, gang: int) -> Bool:
-        """Return a mask (V,) of the protected tasks that a gang may evict despite the protection.
-
-        A gang may evict these tasks only within the guarantee of its queue or of an ancestor. The
-        protection is an annotation or, in the last attempt to reclaim, a disruption budget that
+        Within the guarantee of its queue or of an ancestor, a gang may also evict protected tasks.
+        The protection is an annotation or, in the last attempt to reclaim, a disruption budget that
         guarantees may override.
         """
-        floors = self._floors
+        queue, free, floors = self.running.queue_of, self.log.evictable, self._floors
+        lends = np.append(self._reclaimable & self._queues_in_debt(gang), False)
         waivable = floors.overridable if self._overrides_budgets else floors.waivable
-        if not waivable.any():
-            return waivable
-        waived: Bool = waivable & self._find_covered(gang)
-        waived[list(self.log.evicted)] = False
-        return waived
+        if waivable.any():
+            waived = waivable & self._find_covered(gang)
+            waived[list(self.log.evicted)] = False
+            free = free | waived
+        others: Bool = free & lends[queue] & (queue != self._problem.queue_of[gang])
+        return others
 
     def _find_covered(self, gang: int) -> Bool:
         """Return a mask (V,) of the tasks that a gang may currently reclaim within a guarantee."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.shapes import GangShape
-    from optsched.problem.topology import Bound, Bounds, Forest
+    from optsched.problem.topology import Bound, Bounds
     from optsched.solver.greedy.nodes import NodeTable
     from optsched.solver.greedy.placement import Cursor, PlacementState
 
@@ -253,7 +253,15 @@ class _GangPlacement:
             if domain_nodes.nodes is not None:
                 fits = np.where(domain_nodes.nodes, fits, 0)
             num_fits += np.minimum(forest.sums(fits), left)
-        open_ = (num_fits >= need) & self._fits_whole(forest, table, domain_nodes, need)
+        open_ = num_fits >= need
+        if self._shape.is_rigid and need >= self._shape.num_tasks:
+            # A rigid gang needs all its tasks to start, so its domain must have enough idle
+            # capacity for the entire gang.
+            idle = np.maximum(table.idle, 0)
+            if domain_nodes.nodes is not None:
+                idle = np.where(domain_nodes.nodes[:, None], idle, 0)
+            requested = self._request(range(len(self._shape.entries)))
+            open_ &= (forest.sums(idle) >= requested).all(axis=1)
         domains = candidates(forest, bound)
         if anchor >= 0:
             domains = domains[(domains <= anchor) & (anchor < forest.end[domains])]
@@ -289,26 +297,6 @@ class _GangPlacement:
 
     def _count_unplaced(self, entry: int) -> int:
         return self._shape.entries[entry].count - self.cursor.done[entry]
-
-    def _fits_whole(
-        self, forest: Forest, table: NodeTable, domain_nodes: _DomainNodes, need: int
-    ) -> Bool:
-        """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
-
-        A rigid gang needs all its tasks to start. If `need` is below the gang's number of tasks,
-        all domains are in the mask.
-        """
-        if not self._shape.is_rigid or need < self._shape.num_tasks:
-            return np.ones(len(forest), np.bool_)
-        idle = (
-            table.idle
-            if domain_nodes.nodes is None
-            else np.where(domain_nodes.nodes[:, None], table.idle, 0)
-        )
-        requested = self._request(range(len(self._shape.entries)))
-        capacity = forest.sums(np.maximum(idle, 0))
-        enough: Bool = np.all(capacity >= requested, axis=1)
-        return enough
 
     def _request(self, entries: Iterable[int]) -> I64:
         """Return the total request (R,) of the unplaced tasks of the given entries."""

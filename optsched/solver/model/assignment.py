@@ -205,21 +205,17 @@ class _GangAssignment:
         shape = self._form.problem.shapes.shapes[int(self._form.gangs.shape_of[h])]
         for p in range(len(shape.parts)):
             choice = self._choices.get((h, p))
-            if choice is not None:
-                found[p] = self._choose_inner_domains(choice, within)
-        return found
-
-    def _choose_inner_domains(self, choice: Choice, within: I64) -> I64:
-        """Return the domain (number,) of each gang's subgroup, within the gang's domain."""
-        forest = self._form.problem.topology.forest(choice.bound)
-        left = self._solution[choice.variables].copy()
-        found = np.full(len(within), NOWHERE, np.int64)
-        for i, domain in enumerate(within.tolist()):
-            inner = (choice.domains >= domain) & (choice.domains < forest.end[domain]) & (left > 0)
-            if inner.any():
-                k = int(np.argmax(inner))
-                left[k] -= 1
-                found[i] = choice.domains[k]
+            if choice is None:
+                continue
+            end = self._form.problem.topology.forest(choice.bound).end
+            left = self._solution[choice.variables].copy()
+            found[p] = np.full(len(within), NOWHERE, np.int64)
+            for i, domain in enumerate(within.tolist()):
+                is_inner = (choice.domains >= domain) & (choice.domains < end[domain]) & (left > 0)
+                if is_inner.any():
+                    k = int(np.argmax(is_inner))
+                    left[k] -= 1
+                    found[p][i] = choice.domains[k]
         return found
 
 

@@ -18,7 +18,7 @@ from optsched.problem.linear import Expression
 from optsched.solver.preemption.sequential.limits import list_units
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
@@ -91,7 +91,7 @@ def add_entitlement_rows(
     reclaims = everybody if able is None else able.reclaim
     units = list(list_units(groups, wholes, is_exact=able is not None))
     rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims, units)
-    return reclaim, rows_of.add_rows(rows_of.find_due_kinds(), is_exact=able is not None)
+    return reclaim, rows_of.add_rows(is_exact=able is not None)
 
 
 def has_too_many_pairs(
@@ -204,14 +204,6 @@ class _Reclaiming:
         self._within: dict[tuple[int, int], int] = {}
         self._ancestors_of: dict[int, I64] = {}
 
-    def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
-        """Return the reclaimer classes that are entitled to each lending queue's capacity."""
-        kinds, lenders, is_due = self.find_due_pairs()
-        return {
-            lender: [kinds[i] for i in np.flatnonzero(due).tolist()]
-            for lender, due in zip(lenders.tolist(), is_due, strict=True)
-        }
-
     def find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
         """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
@@ -247,14 +239,14 @@ class _Reclaiming:
         is_due &= lenders[:, None] != queue_of
         return kinds, lenders, is_due
 
-    def add_rows(
-        self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
-    ) -> list[ReclaimPair]:
+    def add_rows(self, *, is_exact: bool) -> list[ReclaimPair]:
         """Add the rows for all lending queues and entitled reclaimer classes; return the pairs."""
         groups, model = self._groups, self._form.model
-        claims = is_exact or sum(len(kinds) for kinds in due_to.values()) <= MOST_PAIRS
+        kinds, lenders, is_due = self.find_due_pairs()
+        claims = is_exact or int(is_due.sum()) <= MOST_PAIRS
         found: list[ReclaimPair] = []
-        for lender, able in due_to.items():
+        for lender, due in zip(lenders.tolist(), is_due, strict=True):
+            able = [kinds[i] for i in np.flatnonzero(due).tolist()]
             mine = np.flatnonzero((self._reclaim >= 0) & (groups.queue == lender))
             pairs = model.add_variables(0, np.ones(len(able) if claims else 1, np.int64))
             if claims:

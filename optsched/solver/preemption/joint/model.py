@@ -41,7 +41,7 @@ from optsched.solver.preemption.sequential.limits import Limits
 from optsched.solver.preemption.sequential.model import add_whole_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
@@ -479,35 +479,24 @@ class _Presence:
         evict, reclaim, count = int(joint.evict[k]), int(joint.reclaim[k]), int(groups.count[k])
         sets = np.unique(joint.node_set[groups.node[mine]])
         sets = sets[sets >= 0]
+        # The factor of each variable that counts victims, the number of victims that no gang has to
+        # justify, and the gang classes (H,) that justify more victims.
+        limits: list[tuple[dict[int, int], int, Bool]] = []
         if reclaim != evict:
             priority = joint.form.problem.priority[gangs.members[gangs.member_start[:-1]]]
             own = (gangs.queue_of == groups.queue[k]) & (priority > groups.priority[k])
-            come = self._find_tasks(own & able.preempt, sets)
             preempted = {evict: 1} if reclaim < 0 else {evict: 1, reclaim: -1}
-            self._add_limit(preempted, 0, [*come, *unless], count)
+            limits.append((preempted, 0, own & able.preempt))
         for pair in joint.pairs if reclaim >= 0 else ():
             if pair.lender == groups.queue[k]:
-                come = self._find_tasks(pair.kind.classes & able.reclaim, sets)
                 reclaimed = {reclaim: 1, pair.variable: count}
-                self._add_limit(reclaimed, count, [*come, *unless], count)
-
-    def _add_limit(
-        self, columns: Mapping[int, int], upper: int, lifting: Sequence[int], by: int
-    ) -> None:
-        """Add the row Σ factor · variable ≤ upper + by · Σ lifting.
-
-        `columns` maps each variable to its factor. `lifting` holds variables that raise the limit.
-        """
-        factors = [*columns.values(), *[-by] * len(lifting)]
-        self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
-
-    def _find_tasks(self, gang_classes: Bool, sets: I64) -> list[int]:
-        """Return the variables that count tasks of `gang_classes` (H,) on the node sets `sets`."""
-        gangs = self._joint.form.gangs
-        classes = np.unique(gangs.class_of[gang_classes[gangs.gang_class_of]])
-        found = [self._tasks_of(c, gang_classes)[sets] for c in classes.tolist()]
-        variables = np.concatenate([np.empty(0, np.int64), *found])
-        return [int(v) for v in variables if v >= 0]
+                limits.append((reclaimed, count, pair.kind.classes & able.reclaim))
+        for columns, upper, entitled in limits:
+            classes = np.unique(gangs.class_of[entitled[gangs.gang_class_of]])
+            found = [self._tasks_of(c, entitled)[sets] for c in classes.tolist()]
+            lifting = [*(int(v) for row in found for v in row if v >= 0), *unless]
+            factors = [*columns.values(), *[-count] * len(lifting)]
+            joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
         """Return variables (M,) for the tasks of a class in gang classes (H,), one per node set.

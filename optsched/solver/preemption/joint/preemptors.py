@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,21 +61,30 @@ class Preemptors:
         other victims.
         """
         running, problem = self._running, self._problem
+        tasks, gangs = running.tasks, problem.snapshot.gangs
         found: list[tuple[int, int, str]] = []
-        whole_gangs = self._find_whole_gangs(victims)
+        lost, number = np.unique(running.gang_of[victims], return_counts=True)
+        # The gangs whose minimums or subgroups require joint evictions of their victims.
+        whole_gangs = {
+            g
+            for g, leaving in zip(lost.tolist(), number.tolist(), strict=True)
+            if gangs[g].role_minimums
+            or gangs[g].sub_groups
+            or sum(t.status.counts_as_ready for t in gangs[g].tasks) - leaving + 1
+            < gangs[g].min_member
+        }
         # The gangs that may preempt tasks of each victim gang, most important first.
         preemptors = {
-            lost: [
+            gang: [
                 g
                 for g in self.order
                 if (self._able is None or self._able.preempt[self._class_of[g]])
-                and problem.queue_of[g] == problem.queue_of[lost]
-                and problem.priority[g] > problem.priority[lost]
+                and problem.queue_of[g] == problem.queue_of[gang]
+                and problem.priority[g] > problem.priority[gang]
             ]
-            for lost in np.unique(running.gang_of[victims]).tolist()
+            for gang in lost.tolist()
         }
         reclaimed = self._preempt_where_used(victims, reclaimed, whole_gangs, preemptors)
-        lost, number = np.unique(running.gang_of[victims], return_counts=True)
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         ended = set(lost[number == held[lost]].tolist())
         gangs_of = zip(victims.tolist(), running.gang_of[victims].tolist(), strict=True)
@@ -97,7 +107,6 @@ class Preemptors:
         preempted = victims[~reclaimed]
         named = self._name_preemptors(preempted, whole_gangs, preemptors)
         found += [(v, named[v], PREEMPT) for v in sorted(named)]
-        tasks, gangs = running.tasks, problem.snapshot.gangs
         return [Evict(tasks[v].key, tasks[v].node, how, gangs[g].key) for v, g, how in found]
 
     def _preempt_where_used(
@@ -170,18 +179,6 @@ class Preemptors:
         pairs = [(v, named[v]) for v in by_size]
         return sorted(pairs, key=lambda pair: (pair[1] in last, pair[1]))
 
-    def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs whose minimums or subgroups require joint evictions of their victims."""
-        running, gangs = self._running, self._problem.snapshot.gangs
-        found = set()
-        lost, number = np.unique(running.gang_of[victims], return_counts=True)
-        for g, leaving in zip(lost.tolist(), number.tolist(), strict=True):
-            held = sum(task.status.counts_as_ready for task in gangs[g].tasks)
-            tied = gangs[g].role_minimums or gangs[g].sub_groups
-            if tied or held - leaving + 1 < gangs[g].min_member:
-                found.add(g)
-        return found
-
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
@@ -232,28 +229,22 @@ class Preemptors:
         return None
 
     def _find_user(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses a victim's capacity on the victim's node, or None."""
-        return next(
-            (
-                gang
-                for gang in preemptors
-                if any(self._can_use_capacity_of(gang, v) for v in victims.tolist())
-            ),
-            None,
-        )
+        """Return the first gang that uses a victim's capacity on the victim's node, or None.
 
-    def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang requests more on a node than its earlier victims there release."""
-        problem, node = self._problem, int(self._running.node_of[victim])
-        first, end = problem.task_start[gang : gang + 2].tolist()
-        mine = first + np.flatnonzero(self.node_of[first:end] == node)
-        if not len(mine):
-            return False
-        requested = problem.classes.request[problem.task_class[mine]].sum(axis=0)
-        released = self._given.get((gang, node), np.zeros_like(requested))
-        gives = self._running.request[victim] > 0
-        gives[problem.index(PODS)] = False
-        return bool((gives & (released < requested)).any())
+        The gang must request more on the node than its earlier victims there release.
+        """
+        problem = self._problem
+        for gang, victim in product(preemptors, victims.tolist()):
+            node = int(self._running.node_of[victim])
+            first, end = problem.task_start[gang : gang + 2].tolist()
+            mine = first + np.flatnonzero(self.node_of[first:end] == node)
+            requested = problem.classes.request[problem.task_class[mine]].sum(axis=0)
+            released = self._given.get((gang, node), np.zeros_like(requested))
+            gives = self._running.request[victim] > 0
+            gives[problem.index(PODS)] = False
+            if (gives & (released < requested)).any():
+                return gang
+        return None
 
     def _swap(self, gang: int, nodes: I64) -> bool:
         """Swap a gang's task with an equal task on `nodes`; return whether a swap is possible.

@@ -121,7 +121,9 @@ class Blockers:
         number = np.bincount(at, weights=numbers[mine], minlength=len(pairs)).astype(np.int64)
         task_class, node = np.divmod(pairs, max(problem.num_nodes, 1))
         others = np.unique(task_class).tolist()
-        if not tied_classes and not any(self._depends_on_tasks(c, tasks) for c in others):
+        breakable = [r for r in self._relevance if r.eviction_can_break]
+        stakes = (r.relevant_tasks(problem, c) for c in others for r in breakable)
+        if not tied_classes and not any(s is not None and (s[tasks] >= 0).any() for s in stakes):
             return None
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in tied_classes for m in relations.carried_by(shapes[c])})
@@ -136,14 +138,6 @@ class Blockers:
             evicted = {running[v].key for v in np.flatnonzero(state.evicted).tolist()}
             self._known = key, without_residents(problem, evicted)
         return OtherPlacements(task_class, node, number, self._known[1], domains)
-
-    def _depends_on_tasks(self, task_class: int, tasks: Bool) -> bool:
-        """Return whether placed tasks of a class may depend on running tasks in a mask (V,)."""
-        problem = self._facts.problem
-        found = (
-            r.relevant_tasks(problem, task_class) for r in self._relevance if r.eviction_can_break
-        )
-        return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
 
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64

@@ -28,7 +28,6 @@ from optsched.units import PODS, amount_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.plugins.extension_points import Blocker
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -98,29 +97,27 @@ class EvictionCompiler:
         return ([None], True) if domains is None else domains
 
     def compile_minimum(
-        self, gang: int, state: EvictionState, within: Bool | None = None
+        self,
+        gang: int,
+        state: EvictionState,
+        within: Bool | None = None,
+        *,
+        overrides_budgets: bool = False,
     ) -> EvictionProblem | None:
         """Return the eviction problem in which a gang reaches its minimum on the nodes `within`.
 
-        Returns None if no eviction helps, or if the gang has already reached its minimum.
+        If `overrides_budgets` is True, reclaims within a guarantee may override the budgets that
+        permit this. Returns None if no eviction helps, if the gang has already reached its minimum,
+        or if such budgets protect no task that the gang can reclaim within a guarantee.
         """
         if not self.lacks_minimum(gang):
             return None
-        candidates = self._candidates(gang, state, grows=False)
-        return self._compile(gang, state, within, candidates, self.facts.counts_of(gang))
-
-    def compile_minimum_over_budgets(
-        self, gang: int, state: EvictionState, within: Bool | None = None
-    ) -> EvictionProblem | None:
-        """Return the same problem as `compile_minimum`, except that reclaims may override budgets.
-
-        Only reclaims within a guarantee override budgets, and only budgets that permit this.
-        Returns None if such budgets protect no task that the gang can reclaim within a guarantee.
-        """
-        if not self.lacks_minimum(gang) or not self.may_override_budgets(gang, state, grows=False):
+        if overrides_budgets and not self.may_override_budgets(gang, state, grows=False):
             return None
-        candidates = self._candidates(gang, state, grows=False, overrides_budgets=True)
-        overriding = self._find_covered(gang, state, grows=False) & candidates.reclaimed
+        candidates = self._candidates(gang, state, grows=False, overrides_budgets=overrides_budgets)
+        overriding = None
+        if overrides_budgets:
+            overriding = self._find_covered(gang, state, grows=False) & candidates.reclaimed
         counts = self.facts.counts_of(gang)
         return self._compile(gang, state, within, candidates, counts, overriding=overriding)
 
@@ -283,7 +280,10 @@ class EvictionCompiler:
         blocking = self.blockers.find_blocking_tasks(task_class, state, candidates, allowed)
         ceilings = self._limits.ceilings(gang, state)
         reserves = tuple(self._limits.reserves(gang, state, request))
-        helps = self._find_helpful_tasks(allowed, request, blocking)
+        takes = (self.running.request[:, request.any(axis=0)] > 0).any(axis=1)
+        helps: Bool = np.logical_and(takes, np.logical_or.reduce(allowed)[self.running.node_of])
+        for _, blocker in blocking:
+            helps[blocker.tasks] = True
         is_tied = np.array([self.blockers.is_tied(c) for c in task_class.tolist()], np.bool_)
         tied_classes = np.unique(task_class[is_tied]).tolist()
         for stakes in (s for c in tied_classes for s in self.blockers.stakes(c)):
@@ -347,18 +347,6 @@ class EvictionCompiler:
             if self._usable is not None:
                 allowed[e] &= self._usable[c]
         return allowed
-
-    def _find_helpful_tasks(
-        self, allowed: Bool, request: I64, blocking: Sequence[tuple[int, Blocker]]
-    ) -> Bool:
-        """Return a mask (V,) of the tasks on nodes that the gang may use, and of blocking tasks."""
-        running = self.running
-        open_nodes = np.logical_or.reduce(allowed)
-        takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
-        helps: Bool = np.logical_and(takes, open_nodes[running.node_of])
-        for _, blocker in blocking:
-            helps[blocker.tasks] = True
-        return helps
 
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]

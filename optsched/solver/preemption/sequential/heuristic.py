@@ -291,7 +291,13 @@ class _Heuristic:
         for group in self._here[node].tolist():
             while (self._idle[node] < request).any() and self._can_evict(group, request, node):
                 self._evict(group)
-        if (self._idle[node] < request).any() or not self._keeps_limits():
+        if (self._idle[node] < request).any() or any(
+            int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
+            > limit.most
+            for limit in self._eviction.constraints.limits
+            if limit.resource >= 0
+            and (limit.claimed is None or bool(self._evicted[limit.claimed].any()))
+        ):
             self._evicted, self._idle, self._left = before
             self._lent.sums = lent
             self._gain -= request
@@ -358,13 +364,3 @@ class _Heuristic:
         self._lent.add(mine, rest)
         self._evicted[mine] = groups.count[mine]
         self._left[j] = True
-
-    def _keeps_limits(self) -> bool:
-        """Return whether the amounts that the gang adds to queues satisfy all active limits."""
-        return all(
-            int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
-            <= limit.most
-            for limit in self._eviction.constraints.limits
-            if limit.resource >= 0
-            and (limit.claimed is None or bool(self._evicted[limit.claimed].any()))
-        )

@@ -168,24 +168,17 @@ def find_victims(
     if not len(gangs) or not reach or not may_evict:
         return EvictionPlan()
     compiler = EvictionCompiler(problem, rules, reach, reclaiming=settings.reclaiming_gangs)
-    has_share = _find_queues_at_share(problem, compiler.facts.due)[problem.queue_of[gangs]]
+    # A gang whose queue uses at least its deserved share of a resource may start only after the
+    # other queues have the capacity that they deserve. If the gang started earlier, its evictions
+    # would also have to release capacity for these queues.
+    used, deserved = problem.queues.allocated, compiler.facts.due
+    at_share = np.zeros(len(used), np.bool_)
+    if deserved is not None:
+        at_share = np.any((used >= deserved) & (used > 0), axis=1)
+    has_share = at_share[problem.queue_of[gangs]]
     order = gangs[np.lexsort((gangs, problem.created_ms[gangs], has_share, tiers.of[gangs]))]
     stage = _Stage(compiler, tiers, decisions, settings)
     return stage.run(order.tolist())
-
-
-def _find_queues_at_share(problem: Problem, deserved: I64 | None) -> Bool:
-    """Return the mask (Q,) of queues that use at least their deserved share of a resource.
-
-    A gang of such a queue may start only after the other queues have the capacity that they
-    deserve. If the gang started earlier, its evictions would also have to release capacity for
-    these queues.
-    """
-    used = problem.queues.allocated
-    if deserved is None:
-        return np.zeros(len(used), np.bool_)
-    at_share: Bool = np.any((used >= deserved) & (used > 0), axis=1)
-    return at_share
 
 
 Compile: TypeAlias = "Callable[..., EvictionProblem | None]"
@@ -280,7 +273,7 @@ class _Stage:
                     gang,
                     self._compiler.compile_minimum,
                     self._compiler.compile_within_guarantee,
-                    self._compiler.compile_minimum_over_budgets,
+                    partial(self._compiler.compile_minimum, overrides_budgets=True),
                     partial(self._compiler.compile_within_guarantee, overrides_budgets=True),
                     is_last=True,
                 ):
@@ -324,8 +317,13 @@ class _Stage:
                 refused[key] = gang
             elif refused[key] in self._hopeless and not starts:
                 self._hopeless[gang] = self._hopeless[refused[key]]
-            if not starts:
-                self._exchange_within_gang(gang)
+            if starts:
+                continue
+            # Evict tasks of the running gang so that its higher-priority tasks can start.
+            tried, are_all = self._solve_all_domains(gang, self._compiler.compile_exchange)
+            best = min((t for t in tried if t.found is not None), key=_cost, default=None)
+            if best is not None and self._accept(tried, best, are_all=are_all):
+                self._hopeless.pop(gang, None)
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
@@ -470,13 +468,6 @@ class _Stage:
                     task = problem.tasks[t]
                     actions.append(kind(task.key, nodes[answer[t]].name, task.gang))
         return actions
-
-    def _exchange_within_gang(self, gang: int) -> None:
-        """Evict tasks of a running gang so that its higher-priority tasks can start."""
-        tried, are_all = self._solve_all_domains(gang, self._compiler.compile_exchange)
-        best = min((t for t in tried if t.found is not None), key=_cost, default=None)
-        if best is not None and self._accept(tried, best, are_all=are_all):
-            self._hopeless.pop(gang, None)
 
     def _accept(self, tried: list[_Answer], best: _Answer, *, are_all: bool) -> bool:
         """Record a solution's victims, nominations and bounds; return False if it has no victim."""
