@@ -146,22 +146,22 @@ class _Pipeline:
         self._gang_classes = GangClasses(self._placing, rules)
         self._order = GangOrder(problem, self._plugins, self._gang_classes, options.tier_of)
 
-    def _lines(self) -> QueueOrder:
-        reach = self._plugins.queue_key_reach
-        return QueueOrder(self._problem, self._plugins.queue_key, self._order, reach)
+    def _lines(self, gangs: Iterable[int]) -> Iterator[QueueOrder]:
+        plugins = self._plugins
+        for wave in plugins.waves(gangs):
+            reach = plugins.queue_key_reach
+            lines = QueueOrder(self._problem, plugins.queue_key, self._order, reach)
+            lines.fill(wave)
+            yield lines
 
     def iterate_gangs(self, gangs: Iterable[int]) -> Iterator[int]:
-        for wave in self._plugins.waves(gangs):
-            lines = self._lines()
-            lines.fill(wave)
+        for lines in self._lines(gangs):
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
         """Place gangs in queue order; one turn places a gang's minimum, later turns add tasks."""
         placing = self._placing
-        for wave in self._plugins.waves(gangs):
-            lines = self._lines()
-            lines.fill(wave)
+        for lines in self._lines(gangs):
             for gang in lines.iterate_gangs(is_closed, self._gang_classes):
                 if self._waits_for_earlier_gang(gang):
                     continue

@@ -238,6 +238,8 @@ class Preemptors:
             node = int(self._running.node_of[victim])
             first, end = problem.task_start[gang : gang + 2].tolist()
             mine = first + np.flatnonzero(self.node_of[first:end] == node)
+            if not len(mine):
+                continue
             requested = problem.classes.request[problem.task_class[mine]].sum(axis=0)
             released = self._given.get((gang, node), np.zeros_like(requested))
             gives = self._running.request[victim] > 0

@@ -289,8 +289,8 @@ class _Heuristic:
         lent = self._lent.sums
         self._gain += request
         for group in self._here[node].tolist():
-            while (self._idle[node] < request).any() and self._can_evict(group, request, node):
-                self._evict(group)
+            while (self._idle[node] < request).any() and self._evict(group, request, node):
+                pass
         if (self._idle[node] < request).any() or any(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             > limit.most
@@ -308,20 +308,32 @@ class _Heuristic:
 
     # --- one victim ------------------------------------------------------------------------------
 
-    def _can_evict(self, group: int, request: I64, node: int) -> bool:
+    def _evict(self, group: int, request: I64, node: int) -> bool:
+        """Evict one task of a group, or its entire gang, for a task that requests `request` (R,).
+
+        Returns False and changes nothing if the eviction does not help or is not allowed.
+        """
         groups = self._eviction.groups
+        j, missing = int(groups.gang[group]), self._idle[node] < request
         if self._evicted[group] >= groups.count[group]:
             return False
-        missing = self._idle[node] < request
         if not groups.request[group][missing].any():
             return False
-        if groups.gang[group] < 0 or self._has_surplus(group):
-            return self._is_allowed(np.array([group]), np.ones(1, np.int64))
-        j = int(groups.gang[group])
-        if not self._with_wholes or not self._eviction.constraints.wholes[j].may_end:
+        is_whole = j >= 0 and not self._has_surplus(group)
+        mine, counts = np.array([group]), np.ones(1, np.int64)
+        if is_whole:
+            if not self._with_wholes or not self._eviction.constraints.wholes[j].may_end:
+                return False
+            mine = np.flatnonzero(groups.gang == j)
+            counts = groups.count[mine] - self._evicted[mine]
+        if not self._is_allowed(mine, counts):
             return False
-        mine = np.flatnonzero(groups.gang == j)
-        return self._is_allowed(mine, groups.count[mine] - self._evicted[mine])
+        self._lent.add(mine, counts)
+        self._evicted[mine] += counts
+        np.add.at(self._idle, groups.node[mine], counts[:, None] * groups.request[mine])
+        if is_whole:
+            self._left[j] = True
+        return True
 
     def _has_surplus(self, group: int) -> bool:
         groups, j = self._eviction.groups, int(self._eviction.groups.gang[group])
@@ -349,18 +361,3 @@ class _Heuristic:
             for limit in eviction.constraints.limits
             if limit.resource < 0
         )
-
-    def _evict(self, group: int) -> None:
-        groups = self._eviction.groups
-        j = int(groups.gang[group])
-        if j < 0 or self._has_surplus(group):
-            self._evicted[group] += 1
-            self._lent.add(np.array([group]), np.ones(1, np.int64))
-            self._idle[groups.node[group]] += groups.request[group]
-            return
-        mine = np.flatnonzero(groups.gang == j)
-        rest = groups.count[mine] - self._evicted[mine]
-        np.add.at(self._idle, groups.node[mine], rest[:, None] * groups.request[mine])
-        self._lent.add(mine, rest)
-        self._evicted[mine] = groups.count[mine]
-        self._left[j] = True
