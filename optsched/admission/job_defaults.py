@@ -36,7 +36,7 @@ class _Filler:
 
     def __init__(self, spec: Raw, findings: Findings) -> None:
         self.spec = spec
-        self._findings = findings
+        self.findings = findings
         # Maps the `id()` of each copied list or mapping to the copy. Keeping the copy prevents
         # Python from reusing its id.
         self._copies: dict[int, Any] = {}
@@ -49,16 +49,13 @@ class _Filler:
             container[step] = self._copy_once(container[step])
             container = container[step]
         container[steps[-1]] = value
-        self._findings.change(("spec", *steps), value)
+        self.findings.change(("spec", *steps), value)
 
     def _copy_once(self, found: Any) -> Any:  # noqa: ANN401  JSON
         if id(found) not in self._copies:
             found = copy(found)
             self._copies[id(found)] = found
         return found
-
-    def warn(self, path: str, sentence: str) -> None:
-        self._findings.warn(f"spec.{path}: {sentence}")
 
 
 def fill_in(spec: Raw, settings: Settings, findings: Findings) -> Raw:
@@ -166,13 +163,12 @@ def _fill_limits(filler: _Filler, steps: tuple[Step, ...], container: Raw) -> No
         return
     filler.set_path((*steps, "resources", "limits"), {**old_limits, **missing})
     names = ", ".join(sorted(missing))
-    path = ""
+    path = "spec"
     for step in steps:
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
-    path = path.removeprefix(".")
-    filler.warn(
-        f"{path}.resources.limits",
-        f"{names} was copied from requests, because Kubernetes requires devices in limits",
+    filler.findings.warn(
+        f"{path}.resources.limits: {names} was copied from requests, because Kubernetes requires "
+        "devices in limits"
     )
 
 

@@ -122,7 +122,21 @@ def _check_task(task: TaskSpec, job: str, path: str, review: Review) -> None:
             f"create pod with name {pod} validate failed: it has {len(pod)} characters; "
             f"shorten metadata.name or {path}.name until it has {names.MAX_LABEL}"
         )
-    _check_partition(task, path, review)
+    if task.partition is not None:
+        partition, field = task.partition, f"{path}.partitionPolicy"
+        product = partition.total * partition.size
+        if product != task.replicas and not review.has_problem_with(f"{field}."):
+            review.deny(
+                f"{field}: totalPartitions {partition.total} times partitionSize {partition.size} "
+                f"is {product}: it must be {task.replicas}, the replicas of task {task.name}"
+            )
+        minimum = partition.min_partitions * partition.size
+        if partition.min_partitions and task.min_available != minimum:
+            review.deny(
+                f"{path}.minAvailable: is {task.min_available}: write {minimum}, which is "
+                f"minPartitions {partition.min_partitions} times partitionSize {partition.size}"
+            )
+        check_topology(partition.topology, f"{field}.networkTopology", review)
     check_template(task.template, f"{path}.template", review)
     if task.topology_policy is not NumaPolicy.NONE:
         for field, container in containers_of(task.template):
@@ -153,25 +167,6 @@ def check_topology(
             f"{prefix}{_TWO_TIERS}: {path} has {topology.highest_tier} and "
             f"{topology.highest_tier_name}; keep one of them"
         )
-
-
-def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
-    partition = task.partition
-    if partition is None:
-        return
-    field, product = f"{path}.partitionPolicy", partition.total * partition.size
-    if product != task.replicas and not findings.has_problem_with(f"{field}."):
-        findings.deny(
-            f"{field}: totalPartitions {partition.total} times partitionSize {partition.size} is "
-            f"{product}: it must be {task.replicas}, the replicas of task {task.name}"
-        )
-    minimum = partition.min_partitions * partition.size
-    if partition.min_partitions and task.min_available != minimum:
-        findings.deny(
-            f"{path}.minAvailable: is {task.min_available}: write {minimum}, which is "
-            f"minPartitions {partition.min_partitions} times partitionSize {partition.size}"
-        )
-    check_topology(partition.topology, f"{field}.networkTopology", findings)
 
 
 def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:

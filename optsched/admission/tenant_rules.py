@@ -183,10 +183,9 @@ def check_owner(review: Review, *kinds: Kind) -> None:
     """
     if review.request.user in review.settings.trusted:
         return
-    before = {_identity_of(each) for each in _list_owners(review.request.old)}
+    before = {identity for identity, _ in _identify_owners(review.request.old)}
     reserved = {(kind.group, kind.kind) for kind in kinds}
-    for owner in _list_owners(review.request.obj):
-        identity = _identity_of(owner)
+    for identity, owner in _identify_owners(review.request.obj):
         if identity in before or identity[:2] not in reserved:
             continue
         subject = Subject(review.request.user, review.request.groups)
@@ -198,15 +197,16 @@ def check_owner(review: Review, *kinds: Kind) -> None:
             )
 
 
-def _list_owners(obj: Raw | None) -> list[Raw]:
+def _identify_owners(obj: Raw | None) -> Iterator[tuple[tuple[str, str, str], Raw]]:
+    """Yield (group, kind, UID) of each owner reference, and the reference.
+
+    A forged reference may combine two objects' values.
+    """
     owners = get_mapping(obj, "metadata").get("ownerReferences")
-    return [each for each in owners if isinstance(each, dict)] if isinstance(owners, list) else []
-
-
-def _identity_of(owner: Raw) -> tuple[str, str, str]:
-    """Return (group, kind, UID) of an owner; a forged reference may combine two objects' values."""
-    group = str(owner.get("apiVersion")).rpartition("/")[0]
-    return group, str(owner.get("kind")), str(owner.get("uid"))
+    for owner in owners if isinstance(owners, list) else ():
+        if isinstance(owner, dict):
+            group = str(owner.get("apiVersion")).rpartition("/")[0]
+            yield (group, str(owner.get("kind")), str(owner.get("uid"))), owner
 
 
 def is_system_class(name: object) -> bool:

@@ -86,14 +86,6 @@ def renew_credentials(
     return made, True
 
 
-def is_authority(pem: bytes) -> bool:
-    """Return whether the PEM text contains at least one certificate, and all are readable."""
-    try:
-        return bool(x509.load_pem_x509_certificates(pem))
-    except ValueError:
-        return False
-
-
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
     """Use the credentials for new connections, and return the certificate's expiry time.
 
@@ -191,8 +183,13 @@ class CertificateFiles:
         """
         trusted = _read_file(self.authority) if self.authority else b""
         certificate, key = _read_file(self.certificate), _read_file(self.key)
-        if self.authority and not is_authority(trusted):
-            raise CertificateError(f"{self.authority}: is not a PEM certificate")
+        if self.authority:
+            try:
+                has_certificate = bool(x509.load_pem_x509_certificates(trusted))
+            except ValueError:
+                has_certificate = False
+            if not has_certificate:
+                raise CertificateError(f"{self.authority}: is not a PEM certificate")
         return Credentials(certificate, key, trusted)
 
 
