@@ -730,6 +730,14 @@ class Snapshot:
         return {q.name: q for q in self.queues}
 
     @cached_property
+    def budgets_by_namespace(self) -> Mapping[str, Sequence[Budget]]:
+        """The disruption budgets of each namespace that has any."""
+        found: dict[str, list[Budget]] = {}
+        for budget in self.budgets:
+            found.setdefault(budget.namespace, []).append(budget)
+        return found
+
+    @cached_property
     def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
         """Number of tasks on a node that use a volume, keyed by CSI driver, volume and node index.
 

@@ -18,11 +18,11 @@ from optsched.cluster.selectors import Operator
 from optsched.problem.arrays import first_positions, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from optsched.cluster.selectors import NodeSelector, NodeTerm, Requirement, Taint
+    from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Requirement, Taint
     from optsched.cluster.snapshot import Node
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.shapes import GangRow, Stake
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """One label of all nodes: `codes` (N,) is the index of each node's value in `values`."""
+    """One label of all objects: `codes` (N,) is the index of each object's value in `values`."""
 
     codes: I64
     values: list[str | None]
@@ -52,9 +52,36 @@ class _Column:
             answer[named] = True
             if requirement.operator is Operator.NOT_IN:
                 answer = ~answer
+        elif requirement.operator in {Operator.EXISTS, Operator.DOES_NOT_EXIST}:
+            answer = np.full(len(self.values), requirement.operator is Operator.EXISTS)
+            if None in self._code_of:
+                answer[self._code_of[None]] ^= True
         else:
             answer = np.array([requirement.accepts(v) for v in self.values], np.bool_)
         return answer[self.codes]
+
+
+class LabelColumns:
+    """The labels of L objects as integer columns, each computed when first read."""
+
+    def __init__(self, labels: Sequence[Mapping[str, str]]) -> None:
+        self._labels = labels
+        self._keys = frozenset[str]().union(*labels)
+        self._columns: dict[str, _Column] = {}
+
+    def selects(self, selector: LabelSelector) -> Bool:
+        """Return the mask (L,) of the objects that a selector selects."""
+        chosen = np.ones(len(self._labels), np.bool_)
+        for requirement in selector.requirements:
+            key = requirement.key
+            if key in self._keys:
+                if key not in self._columns:
+                    values = [labels.get(key) for labels in self._labels]
+                    self._columns[key] = _Column.from_values(values)
+                chosen &= self._columns[key].accepts(requirement)
+            elif not requirement.accepts(None):
+                return np.zeros(len(self._labels), np.bool_)
+        return chosen
 
 
 class NodeColumns:

@@ -1,27 +1,89 @@
-"""Find exhausted disruption budgets, and gangs that wait for resources of protected pods."""
+"""Limit the disruption budgets of a session, and find gangs that wait because of exhausted ones."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.selectors import LabelSelector
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
-from optsched.plugins.eviction.victims import Victims, covers, find_unpreemptable
+from optsched.plugins.eviction.victims import (
+    Victims,
+    cover_running,
+    cover_tasks,
+    find_unpreemptable,
+)
 from optsched.problem.running import running_tasks
 from optsched.solver.preemption.candidate_victims import find_minimum_request
 from optsched.units import count_noun
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from optsched.cluster.snapshot import Budget, Snapshot
+    from optsched.cluster.task import Task
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import Bool
     from optsched.problem.problem import Problem
 
 LACKS_CAPACITY = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
 """Codes of reasons for waiting that evictions may resolve."""
+
+MOST_BUDGETS: Final = 100
+"""Number of disruption budgets of a namespace whose pods a live session may evict."""
+
+MOST_REQUIREMENTS: Final = 1000
+"""Number of requirements in the selectors of these disruption budgets."""
+
+MOST_READ: Final = 10_000
+"""Number of requirements up to which a session finds the budgets that cover a pod."""
+
+
+def limit_budgets(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
+    """Return the snapshot with few disruption budgets in each namespace.
+
+    Any user may create thousands of budgets, and a session compares each of them with each pod of
+    its namespace. Beyond the limits, budgets that cover no pod of a gang do not count. If too many
+    budgets remain, one budget that covers all pods and allows no eviction replaces them. The
+    function also returns the namespaces with such a budget.
+    """
+    large = {
+        namespace: budgets
+        for namespace, budgets in snapshot.budgets_by_namespace.items()
+        if not _are_few(budgets)
+    }
+    if not large:
+        return snapshot, ()
+    tasks: dict[str, list[Task]] = {namespace: [] for namespace in large}
+    for gang in snapshot.gangs:
+        if gang.namespace in large:
+            tasks[gang.namespace] += gang.tasks
+    kept = dict(snapshot.budgets_by_namespace)
+    protected = []
+    for namespace, budgets in large.items():
+        kept[namespace] = []
+        if not tasks[namespace]:
+            continue
+        if _count_requirements(budgets) <= MOST_READ:
+            cover = cover_tasks(budgets, tasks[namespace])
+            kept[namespace] = [b for b, of in zip(budgets, cover, strict=True) if of.any()]
+            if _are_few(kept[namespace]):
+                continue
+        kept[namespace] = [replace(budgets[0], selector=LabelSelector(), allowed=0)]
+        protected.append(namespace)
+    limited = sorted((b for each in kept.values() for b in each), key=lambda budget: budget.key)
+    return replace(snapshot, budgets=tuple(limited)), tuple(sorted(protected))
+
+
+def _are_few(budgets: Sequence[Budget]) -> bool:
+    return len(budgets) <= MOST_BUDGETS and _count_requirements(budgets) <= MOST_REQUIREMENTS
+
+
+def _count_requirements(budgets: Sequence[Budget]) -> int:
+    return sum(len(b.selector.requirements) for b in budgets if b.selector is not None)
 
 
 class Protection:
@@ -35,9 +97,8 @@ class Protection:
         # Mask (B, V): whether an exhausted budget covers a running task that nothing else protects.
         self._cover: Bool = np.zeros((0, 0), np.bool_)
         if self._spent:
-            tasks = running_tasks(problem).tasks
-            covered = [[covers(b, t) for t in tasks] for b in self._spent]
-            cover = np.array(covered, np.bool_).reshape(len(self._spent), len(tasks))
+            is_spent = np.array([b.allowed <= 0 for b in problem.snapshot.budgets], np.bool_)
+            cover = cover_running(problem)[is_spent]
             if cover.any():
                 spared = find_unpreemptable(problem)
                 for rule in rules.guarding:

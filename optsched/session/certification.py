@@ -167,6 +167,9 @@ def certify(
     if session.num_coarse_terms:
         what = count_noun(session.num_coarse_terms, "affinity term")
         limitations.append(f"widened or dropped beyond the limit: {what} of running pods")
+    if session.protected_namespaces:
+        names = ", ".join(session.protected_namespaces)
+        limitations.append(f"no evictions, because of too many disruption budgets: {names}")
     num_cut_searches = count_cut_searches(problem)
     if num_cut_searches:
         cuts = (f"{number} by {limit}" for limit, number in sorted(num_cut_searches.items()))

@@ -24,6 +24,7 @@ from optsched.plugins.extension_points import Switch
 from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
+from optsched.session.budgets import limit_budgets
 from optsched.session.coarse_terms import with_coarse_terms
 from optsched.session.costly_gangs import defer_gangs
 from optsched.session.guarantees import hold_guarantees
@@ -74,6 +75,8 @@ class SessionInput:
         Keys of gangs that get no node, because custom plugins reject every plan that starts them.
     num_coarse_terms
         The number of terms of running pods that exceed a limit (`with_coarse_terms`).
+    protected_namespaces
+        The namespaces whose pods are not evicted, because they have too many disruption budgets.
     context, clock, history, faults, extenders
         The session's dependencies, and recorders of times, progress, failures and extender replies.
 
@@ -92,6 +95,7 @@ class SessionInput:
     extenders: Recorder
     left_out: frozenset[str] = frozenset()
     num_coarse_terms: int = 0
+    protected_namespaces: tuple[str, ...] = ()
 
     @property
     def is_optimised(self) -> bool:
@@ -131,11 +135,13 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
     separated: tuple[Gang, ...] = ()
     num_coarse = 0
+    protected: tuple[str, ...] = ()
     limits = context.limits or Limits(budget_ms=policy.budgets.solve_ms)
     if context.period_ms is not None:  # Only a live scheduler has a deadline and later sessions.
         time_ms = context.period_ms + (limits.budget_ms or 0)
         snapshot, separated = defer_gangs(snapshot, time_ms)
         snapshot, num_coarse = with_coarse_terms(snapshot)
+        snapshot, protected = limit_budgets(snapshot)
     if rules.find_rule("conformance") is not None:
         snapshot = system_first(snapshot)
     snapshot = with_required_data(snapshot, rules.scoring)
@@ -162,6 +168,7 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
         faults=faults,
         extenders=extenders,
         num_coarse_terms=num_coarse,
+        protected_namespaces=protected,
     )
 
 

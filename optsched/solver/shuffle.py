@@ -19,7 +19,7 @@ from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.accounting import Ledger
 from optsched.plugins.eviction.moves import SHUFFLE, Mover, describe_broken_gang, has_period_passed
-from optsched.plugins.eviction.victims import covers
+from optsched.plugins.eviction.victims import cover_running, cover_tasks
 from optsched.plugins.extension_points import Switch
 from optsched.plugins.ruleset import RuleSet
 from optsched.problem.compile import compile_problem
@@ -63,8 +63,10 @@ def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
         return snapshot
     evicted = {e.task for e in evictions}
     tasks = [t for g in snapshot.gangs for t in g.tasks if t.key in evicted]
+    num_covered = cover_tasks(snapshot.budgets, tasks).sum(axis=1).tolist()
     budgets = tuple(
-        replace(b, allowed=b.allowed - sum(covers(b, t) for t in tasks)) for b in snapshot.budgets
+        replace(budget, allowed=budget.allowed - number)
+        for budget, number in zip(snapshot.budgets, num_covered, strict=True)
     )
     return replace(with_terminating(snapshot, evicted), budgets=budgets)
 
@@ -78,7 +80,8 @@ class _Shuffle:
         self._gangs = problem.snapshot.gangs
         self._plugins = GreedyPlugins(problem, rules, Ledger(problem))
         self._stays = rules.spared(problem)
-        self._budget_left = {b: b.allowed for b in problem.snapshot.budgets}
+        self._budget_left = np.array([b.allowed for b in problem.snapshot.budgets], np.int64)
+        self._cover = cover_running(problem)
         self._evicted_keys: set[str] = set()
 
     def carry_out(self, moves: Moves, plugin: str) -> None:
@@ -93,9 +96,8 @@ class _Shuffle:
             gang = int(self._running.gang_of[v])
             unit = self._find_unit(v, gang in moves.whole) if most.get(gang, 1) > 0 else []
             victims = [self._running.tasks[u] for u in unit]
-            exceeds = any(
-                left < sum(covers(b, t) for t in victims) for b, left in self._budget_left.items()
-            )
+            num_covered = self._cover[:, unit].sum(axis=1)
+            exceeds = bool((self._budget_left < num_covered).any())
             if not unit or exceeds or not (places is None or places.move_task(v)):
                 continue
             if gang in most:
@@ -107,8 +109,7 @@ class _Shuffle:
                 self.evictions.append(
                     Evict(task.key, task.node, SHUFFLE, "", plugin=plugin, reason=why)
                 )
-                for budget in self._budget_left:
-                    self._budget_left[budget] -= covers(budget, task)
+            self._budget_left -= num_covered
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
         """Return the tasks to evict together: the task alone, or its entire gang.

@@ -55,6 +55,7 @@ from optsched.kube.scheduler.status_writer import DisruptionReset, mark_disrupti
 from optsched.plugins.eviction.victims import GuaranteedReclaims, covers
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World
+from optsched.session.budgets import limit_budgets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -456,10 +457,12 @@ class Evictor:
         batches = _batches(begun, snapshot, nominated)
         overrides: dict[str, _Override] = {}
         if begun and self._context.overrides_budgets:
+            snapshot, _ = limit_budgets(snapshot)
             world = World(snapshot, plan.actions)
             for key, queue in GuaranteedReclaims(world).find_reclaims().items():
                 task = world.task_by_key[key]
-                budgets = tuple(budget.key for budget in snapshot.budgets if covers(budget, task))
+                of_namespace = snapshot.budgets_by_namespace.get(task.namespace, ())
+                budgets = tuple(budget.key for budget in of_namespace if covers(budget, task))
                 overrides[key] = _Override(queue, budgets, snapshot.taken_ms)
         for victim in begun:
             after = list(nominations.get(victim.eviction.preemptor, ()))

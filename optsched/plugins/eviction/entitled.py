@@ -19,7 +19,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses
 from optsched.plugins.eviction.needless_victims import find_needless
-from optsched.plugins.eviction.victims import GuaranteedReclaims, covers
+from optsched.plugins.eviction.victims import GuaranteedReclaims, cover_running
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World, add_into, summed, task_usage
@@ -62,11 +62,10 @@ class Floors:
             self.waivable = rules.waivable(problem)
         self.overridable: Bool = self.waivable
         self.yielding: Bool = np.zeros_like(self.waivable)
-        yielding = [b for b in problem.snapshot.budgets if b.yields_to_guarantees]
-        if yielding and self._queues.guarantee.any():
+        yields = np.array([b.yields_to_guarantees for b in problem.snapshot.budgets], np.bool_)
+        if yields.any() and self._queues.guarantee.any():
             self.overridable = rules.waivable(problem, overrides_budgets=True)
-            found = [any(covers(b, t) for b in yielding) for t in self._running.tasks]
-            self.yielding = np.array(found, np.bool_)
+            self.yielding = np.logical_or.reduce(cover_running(problem)[yields], axis=0)
 
     def waived(
         self, queue: int, request: I64, least: I64, held: I64, *, overrides_budgets: bool = False

@@ -18,6 +18,8 @@ from optsched.plugins.declaration import Plugin
 from optsched.plugins.eviction.moves import SHUFFLE, describe_broken_gang
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.verification.world import summed, task_usage
+from optsched.problem.columns import LabelColumns
+from optsched.problem.problem import cached_by_problem
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
@@ -156,9 +158,13 @@ class Victims(Rule):
                     problem = refusal
             if problem:
                 yield Violation(self.name, where, problem)
-        evicted = [e for key, e in seen.items() if key in world.task_by_key]
+        evicted: dict[str, list[Evict]] = {}
+        for key, eviction in seen.items():
+            if key in world.task_by_key:
+                evicted.setdefault(world.task_by_key[key].namespace, []).append(eviction)
         for budget in world.snapshot.budgets:
-            counted = [e for e in evicted if covers(budget, world.task_by_key[e.task])]
+            of_namespace = evicted.get(budget.namespace, ())
+            counted = [e for e in of_namespace if covers(budget, world.task_by_key[e.task])]
             if len(counted) > budget.allowed and budget.yields_to_guarantees:
                 counted = [e for e in counted if guaranteed.find_used_guarantee(e) is None]
             if len(counted) > budget.allowed:
@@ -184,15 +190,13 @@ def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bo
     override. If `yields` is False, the mask considers only the budgets that guarantees may not
     override.
     """
-    spent = [
-        b
+    is_spent = [
+        b.allowed <= 0 and (yields is None or b.yields_to_guarantees is yields)
         for b in problem.snapshot.budgets
-        if b.allowed <= 0 and (yields is None or b.yields_to_guarantees is yields)
     ]
-    tasks = running_tasks(problem).tasks
-    if not spent:
-        return np.zeros(len(tasks), np.bool_)
-    return np.array([any(covers(b, t) for b in spent) for t in tasks], np.bool_)
+    spent = np.array(is_spent, np.bool_)
+    protected: Bool = np.logical_or.reduce(cover_running(problem)[spent], axis=0)
+    return protected
 
 
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
@@ -232,7 +236,7 @@ class Budgets(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Budgets(problem.snapshot, running_tasks(problem).tasks)
+        return _Budgets(problem.snapshot, running_tasks(problem).tasks, cover_running(problem))
 
 
 @dataclass(eq=False)
@@ -260,28 +264,54 @@ class _Cooldown(_EvictionVotes):
         return victims[np.array([not _is_cooling(tasks[v], now_ms) for v in victims], np.bool_)]
 
 
+@dataclass(eq=False)
 class _Budgets(_EvictionVotes):
+    _cover: Bool
+
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Return the victims within those disruption budgets that guarantees may not override.
 
         For budgets that guarantees may override, `Victims` ensures that only reclaims within a
         guarantee violate them.
         """
-        firm = [b for b in self._snapshot.budgets if not b.yields_to_guarantees]
-        return self._select_allowed(firm, victims)
+        is_firm = [not budget.yields_to_guarantees for budget in self._snapshot.budgets]
+        return self._select_allowed(np.flatnonzero(is_firm), victims)
 
     def movable(self, victims: I64) -> I64:
-        return self._select_allowed(self._snapshot.budgets, victims)
+        return self._select_allowed(np.arange(len(self._snapshot.budgets)), victims)
 
-    def _select_allowed(self, budgets: Sequence[Budget], victims: I64) -> I64:
-        left = {b: b.allowed for b in budgets}
+    def _select_allowed(self, budgets: I64, victims: I64) -> I64:
+        left = np.array([self._snapshot.budgets[b].allowed for b in budgets], np.int64)
         votes = []
-        for v in victims:
-            covering = [b for b in left if covers(b, self._tasks[v])]
-            votes.append(all(left[b] > 0 for b in covering))
-            if votes[-1]:
-                left.update((b, left[b] - 1) for b in covering)
+        for covering in self._cover[np.ix_(budgets, victims)].T:
+            votes.append(bool((left[covering] > 0).all()))
+            left[covering] -= votes[-1]
         return victims[np.array(votes, np.bool_)]
+
+
+@cached_by_problem
+def cover_running(problem: Problem) -> Bool:
+    """Return the mask (B, V) of the running tasks that each disruption budget covers; cached."""
+    return cover_tasks(problem.snapshot.budgets, running_tasks(problem).tasks)
+
+
+def cover_tasks(budgets: Sequence[Budget], tasks: Sequence[Task]) -> Bool:
+    """Return the mask (B, T) of the tasks that each disruption budget covers."""
+    found = np.zeros((len(budgets), len(tasks)), np.bool_)
+    namespaces = {budget.namespace for budget in budgets}
+    members: dict[str, list[int]] = {}
+    for t, task in enumerate(tasks if namespaces else ()):
+        if task.namespace in namespaces:
+            members.setdefault(task.namespace, []).append(t)
+    columns = {
+        namespace: LabelColumns([tasks[t].labels for t in of_namespace])
+        for namespace, of_namespace in members.items()
+    }
+    for b, budget in enumerate(budgets):
+        if budget.selector is not None and budget.namespace in members:
+            covered = columns[budget.namespace].selects(budget.selector)
+            found[b, members[budget.namespace]] = covered
+    return found
 
 
 def covers(budget: Budget, task: Task) -> bool:
@@ -318,10 +348,12 @@ class GuaranteedReclaims:
         evicted = [
             task for e in world.evictions if (task := world.task_by_key.get(e.task)) is not None
         ]
+        namespaces = {task.namespace for task in evicted}
         exceeded = [
             budget
             for budget in world.snapshot.budgets
             if budget.yields_to_guarantees
+            and budget.namespace in namespaces
             and len({t.key for t in evicted if covers(budget, t)}) > budget.allowed
         ]
         for eviction in world.evictions:

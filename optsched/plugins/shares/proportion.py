@@ -24,7 +24,7 @@ import numpy as np
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin
-from optsched.plugins.eviction.victims import covers, is_system_gang
+from optsched.plugins.eviction.victims import cover_tasks, is_system_gang
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.gangs.gang import next_requests
 from optsched.plugins.objectives.gang_levels import Shortfall
@@ -251,7 +251,7 @@ def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
         return "its pods are not preemptable"
     if any(t.cooldown_ms for t in waiting):
         return "its pods have a cooldown before eviction"
-    if any(covers(budget, t) for budget in snapshot.budgets for t in waiting):
+    if cover_tasks(snapshot.budgets_by_namespace.get(gang.namespace, ()), waiting).any():
         return "a disruption budget protects its pods"
     return ""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from optsched.cluster.relocation import relocate, successor_of
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.eviction.victims import covers
+from optsched.plugins.eviction.victims import cover_running
 from optsched.problem.arrays import frozen, row_groups
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
@@ -178,8 +178,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)
     gang = np.where(held[running.gang_of[tasks]] == 1, -1, running.gang_of[tasks])
     moved = [running.tasks[v] for v in tasks.tolist()]
-    budgets = problem.snapshot.budgets
-    cover = [np.array([covers(b, task) for task in moved], np.bool_) for b in budgets]
+    cover = cover_running(problem)[:, tasks]
     # Roles with a minimum are numbered from 1; all other roles have number 0.
     roles = np.zeros(len(tasks), np.int64)
     for i in np.flatnonzero(gang >= 0).tolist():
@@ -203,7 +202,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
         ),
         budgets=tuple(
             (np.unique(kind[mine]), max(budget.allowed, 0))
-            for budget, mine in zip(budgets, cover, strict=True)
+            for budget, mine in zip(problem.snapshot.budgets, cover, strict=True)
             if mine.any()
         ),
     )

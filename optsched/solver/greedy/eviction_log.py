@@ -6,8 +6,10 @@ from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from optsched.cluster.decisions import Evict
-from optsched.plugins.eviction.victims import covers
+from optsched.plugins.eviction.victims import cover_running
 from optsched.plugins.extension_points import Switch
 from optsched.problem.running import running_tasks
 
@@ -84,7 +86,9 @@ class EvictionLog:
     def __init__(self, placing: PlacementState) -> None:
         self._placing = placing
         self._running = running_tasks(placing.problem)
-        self._budgets = {b: b.allowed for b in placing.problem.snapshot.budgets}
+        self._budgets = placing.problem.snapshot.budgets
+        self._budget_left = np.array([b.allowed for b in self._budgets], np.int64)
+        self._cover = cover_running(placing.problem)
         self.gang_minimums = GangMinimums(placing)
         self.committed: list[Evict] = []
         self.num_commits = 0
@@ -102,8 +106,8 @@ class EvictionLog:
 
     def exhausted_budgets(self, v: int) -> list[Budget]:
         """Return the budgets that protect a running task but allow no further eviction."""
-        task = self._running.tasks[v]
-        return [b for b, left in self._budgets.items() if left <= 0 and covers(b, task)]
+        is_exhausted = self._cover[:, v] & (self._budget_left <= 0)
+        return [self._budgets[b] for b in np.flatnonzero(is_exhausted)]
 
     def evict(self, v: int) -> None:
         """Evict a running task; `undo` and `keep_running` revert the eviction."""
@@ -139,6 +143,4 @@ class EvictionLog:
         placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
         placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
         self.gang_minimums.record_eviction(v, sign)
-        for budget in self._budgets:
-            if covers(budget, running.tasks[v]):
-                self._budgets[budget] -= sign
+        self._budget_left[self._cover[:, v]] -= sign

@@ -14,7 +14,7 @@ import numpy as np
 
 from optsched.cluster.topology import sub_group_of
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
-from optsched.plugins.eviction.victims import covers
+from optsched.plugins.eviction.victims import cover_running
 from optsched.plugins.shares.queue_limits import kept_amounts, returns_first
 from optsched.problem.arrays import row_groups
 from optsched.problem.running import running_tasks
@@ -81,9 +81,7 @@ class SessionFacts:
         self.reclaimable = np.array([q.reclaimable for q in queues], np.bool_)
         self.above: Bool = problem.queues.subtree.T
         self.held = np.bincount(self.running.gang_of, minlength=len(gangs)).astype(np.int64)
-        budgets = problem.snapshot.budgets
-        found = [[covers(b, t) for t in self.running.tasks] for b in budgets]
-        self.cover: Bool = np.array(found, np.bool_).reshape(len(budgets), len(self.running))
+        self.cover = cover_running(problem)
 
     def covered(self, tasks: I64) -> I64:
         """Return how many of the given tasks each disruption budget protects, shape (B,)."""
