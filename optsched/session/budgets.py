@@ -53,7 +53,7 @@ def limit_budgets(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
     large = {
         namespace: budgets
         for namespace, budgets in snapshot.budgets_by_namespace.items()
-        if not _are_few(budgets)
+        if not _is_within_limits(budgets)
     }
     if not large:
         return snapshot, ()
@@ -70,7 +70,7 @@ def limit_budgets(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         if _count_requirements(budgets) <= MOST_READ:
             cover = cover_tasks(budgets, tasks[namespace])
             kept[namespace] = [b for b, of in zip(budgets, cover, strict=True) if of.any()]
-            if _are_few(kept[namespace]):
+            if _is_within_limits(kept[namespace]):
                 continue
         kept[namespace] = [replace(budgets[0], selector=LabelSelector(), allowed=0)]
         protected.append(namespace)
@@ -78,7 +78,7 @@ def limit_budgets(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
     return replace(snapshot, budgets=tuple(limited)), tuple(sorted(protected))
 
 
-def _are_few(budgets: Sequence[Budget]) -> bool:
+def _is_within_limits(budgets: Sequence[Budget]) -> bool:
     return len(budgets) <= MOST_BUDGETS and _count_requirements(budgets) <= MOST_REQUIREMENTS
 
 
