@@ -51,29 +51,26 @@ def kinds_page() -> str:
         assert isinstance(document.value, dict)  # noqa: S101  a test checks the shipped files
         found[path.name] = document.value
     by_kind = sorted(found.values(), key=lambda each: str(each["spec"]["names"]["kind"]))
-    job = next(_find_schema(each) for each in by_kind if each["spec"]["names"]["kind"] == JOB)
+    job = next(each["spec"] for each in by_kind if each["spec"]["names"]["kind"] == JOB)
+    job_schema = job["versions"][0]["schema"]["openAPIV3Schema"]
     index = ["| kind | version | scope | short names | description |", "|---|---|---|---|---|"]
     sections: list[str] = []
     for definition in by_kind:
-        spec, schema = definition["spec"], _find_schema(definition)
-        kind, version = spec["names"]["kind"], spec["versions"][0]["name"]
+        spec = definition["spec"]
+        kind, version = spec["names"]["kind"], spec["versions"][0]
+        schema = version["schema"]["openAPIV3Schema"]
         short = ", ".join(f"`{name}`" for name in spec["names"].get("shortNames", ())) or _DASH
         index.append(
-            f"| [{kind}](#{kind.lower()}) | `{spec['group']}/{version}` | {spec['scope']} "
+            f"| [{kind}](#{kind.lower()}) | `{spec['group']}/{version['name']}` | {spec['scope']} "
             f"| {short} | {schema['description']} |"
         )
         shown = {name: f for name, f in schema["properties"].items() if name not in _COMMON}
-        job_fields = None if kind == JOB else job["properties"]["spec"]["properties"]
+        job_fields = None if kind == JOB else job_schema["properties"]["spec"]["properties"]
         rows = _format_rows({**schema, "properties": shown}, "", job_fields)
         table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
         sections.append(f"## {kind}\n\n{schema['description']}\n\n" + "\n".join(table) + "\n")
     head = [_HEAD.format(files="\n".join(sorted(found))), "## Kinds\n", "\n".join(index) + "\n"]
     return "\n".join([*head, *sections])
-
-
-def _find_schema(definition: Schema) -> Schema:
-    found: Schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
 
 
 def _format_rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[str]:
@@ -96,17 +93,13 @@ def _format_rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iter
             meaning = f"{meaning} It has the same fields as the `spec` of a [Job](#job)."
         yield f"| `{path}` | {_describe_type(field)} | {default} | {meaning} |"
         if not is_job:
-            inner, mark = _find_child_schema(field)
+            # Child fields may belong to the items of a list or to the values of a map.
+            inner, mark = field, ""
+            if "items" in field:
+                inner, mark = field["items"], "[]"
+            elif isinstance(values := field.get("additionalProperties"), dict):
+                inner, mark = values, "{}"
             yield from _format_rows(inner, f"{path}{mark}.", job_fields)
-
-
-def _find_child_schema(field: Schema) -> tuple[Schema, str]:
-    """Return the schema that holds a field's child fields, and the suffix for their paths."""
-    if "items" in field:
-        return field["items"], "[]"
-    if isinstance(values := field.get("additionalProperties"), dict):
-        return values, "{}"
-    return field, ""
 
 
 def _describe_type(field: Schema) -> str:

@@ -212,7 +212,12 @@ def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
                 raise ValueError(f"returned the error {_short(str(found['errorMessage']))}")
             return {"scores": _scores(found.get("nodeScore"))}
         case Verb.PREEMPTABLE | Verb.RECLAIMABLE:
-            return {"status": _vote(found), "victims": _keys(found.get("victims"))}
+            status, victims = _vote(found), found.get("victims")
+            victims = [] if victims is None else victims
+            if not isinstance(victims, list) or not all(isinstance(v, dict) for v in victims):
+                raise ValueError("returned victims that are not tasks")
+            keys = sorted(f"{v.get('Namespace', '')}/{v.get('Name', '')}" for v in victims)
+            return {"status": status, "victims": keys}
         case Verb.JOB_ENQUEUEABLE:
             return {"status": _vote(found)}
         case Verb.JOB_READY:
@@ -286,9 +291,3 @@ def _flag(found: Body, name: str) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"returned a value other than true and false in {name}")
     return value
-
-
-def _keys(found: object) -> list[str]:
-    if not isinstance(found, list | None) or not all(isinstance(v, dict) for v in found or ()):
-        raise ValueError("returned victims that are not tasks")
-    return sorted(f"{v.get('Namespace', '')}/{v.get('Name', '')}" for v in found or ())

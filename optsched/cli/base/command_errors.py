@@ -187,23 +187,21 @@ class Group(click.Group):
             known = self.list_commands(ctx)
             meant = [word for word in KUBECTL_WORDS.get(name.lower(), ()) if word in known]
             close = meant[:1] or get_close_matches(name.lower(), known, n=1)
-            close = close or self._find_in_groups(ctx, name.lower())
+            if not close:
+                # The name may be a subcommand, such as `explain` for `job explain`.
+                groups = [
+                    (each, group.list_commands(ctx))
+                    for each in known
+                    if isinstance(group := self.get_command(ctx, each), click.Group)
+                ]
+                found = (
+                    [f"{group} {word}" for group, commands in groups if word in commands]
+                    for word in (name.lower(), *KUBECTL_WORDS.get(name.lower(), ()))
+                )
+                close = next(filter(None, found), [])
             *firsts, last = close or [""]
             either = f"{', '.join(firsts)} or {last}" if firsts else last
             hint = f" Did you mean {either}?" if close else ""
             hint = hint or f" There are {', '.join(known)}."
             ctx.fail(f"There is no command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
-
-    def _find_in_groups(self, ctx: click.Context, name: str) -> list[str]:
-        """Find subcommands called `name`; for example `job explain` for `explain`."""
-        groups = [
-            (each, group.list_commands(ctx))
-            for each in self.list_commands(ctx)
-            if isinstance(group := self.get_command(ctx, each), click.Group)
-        ]
-        for word in (name, *KUBECTL_WORDS.get(name, ())):
-            found = [f"{group} {word}" for group, commands in groups if word in commands]
-            if found:
-                return found
-        return []

@@ -194,11 +194,6 @@ def format_span(ms: int) -> str:
     return f"{ms // _YEAR}y"
 
 
-def format_age(creation_ms: int, now_ms: int) -> str:
-    """Format an object's age; empty if the creation time is 0."""
-    return format_span(now_ms - creation_ms) if creation_ms else ""
-
-
 def format_object_age(obj: Raw, now_ms: int) -> str:
     """Format an object's age; empty if the creation time is missing."""
     written = obj.get("metadata", {}).get("creationTimestamp")
@@ -341,7 +336,11 @@ JOBS: Final = Table(
             ),
             wide=True,
         ),
-        Column("Age", lambda j, now: format_age(j.meta.creation_ms, now), wide=True),
+        Column(
+            "Age",
+            lambda j, now: format_span(now - j.meta.creation_ms) if j.meta.creation_ms else "",
+            wide=True,
+        ),
         Column("Reason", lambda j, _: j.status.reason, wide=True),
         Column("Message", lambda j, _: j.status.message, wide=True),
     ),

@@ -61,28 +61,6 @@ class _ScopedQuota:
         return all(_matches(pod["spec"], expression) for expression in self.expressions)
 
 
-def _read_quotas(objects: Iterable[Raw]) -> list[_ScopedQuota]:
-    found = []
-    for obj in objects:
-        spec = obj.get("spec")
-        if kind_of(obj) != RESOURCE_QUOTA or not isinstance(spec, dict):
-            continue
-        plain = {name: value for name, value in spec.items() if name not in _SCOPES}
-        quota, _ = parse_quota({**obj, "spec": plain})
-        if quota is None:
-            continue
-        scopes = spec.get("scopes")
-        expressions = (
-            *(
-                {"scopeName": scope, "operator": "Exists"}
-                for scope in (scopes if isinstance(scopes, list) else ())
-            ),
-            *records(subobject(spec, "scopeSelector"), "matchExpressions"),
-        )
-        found.append(_ScopedQuota(quota, expressions))
-    return found
-
-
 def _matches(spec: Raw, expression: Mapping[str, Any]) -> bool:
     """Return whether a pod matches an expression; False for scopes that do not select pods."""
     match expression.get("scopeName"):
@@ -165,8 +143,25 @@ class QuotaUsage:
 
     def __init__(self, objects: Iterable[Raw]) -> None:
         """Read the ResourceQuotas among the objects of the cluster and of the user's files."""
-        self._quotas = _read_quotas(objects)
+        self._quotas: list[_ScopedQuota] = []
         self._requested: dict[tuple[str, str], int] = {}
+        for obj in objects:
+            spec = obj.get("spec")
+            if kind_of(obj) != RESOURCE_QUOTA or not isinstance(spec, dict):
+                continue
+            plain = {name: value for name, value in spec.items() if name not in _SCOPES}
+            quota, _ = parse_quota({**obj, "spec": plain})
+            if quota is None:
+                continue
+            scopes = spec.get("scopes")
+            expressions = (
+                *(
+                    {"scopeName": scope, "operator": "Exists"}
+                    for scope in (scopes if isinstance(scopes, list) else ())
+                ),
+                *records(subobject(spec, "scopeSelector"), "matchExpressions"),
+            )
+            self._quotas.append(_ScopedQuota(quota, expressions))
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
         """Add pods to the usage; return why they exceed a quota, and whether they always will."""
@@ -352,7 +347,13 @@ class DryRun:
         admitted_pods: dict[str, Raw] = {}
         found = []
         for pod in pods:
-            key = _dry_run_key(pod)
+            # Pods of a task get the same key, because they differ only in name and index.
+            meta = pod["metadata"]
+            task = meta.get("annotations", {}).get(TASK_SPEC)
+            key = f"{namespace_of(pod)}/{task}"
+            if task is None:
+                kept = {name: value for name, value in meta.items() if name != "name"}
+                key = json.dumps([kept, pod.get("spec")], sort_keys=True, default=str)
             if key not in admitted_pods:
                 admitted_pods[key] = await self.create(POD, pod)
             found.append(merge_admitted(pod, admitted_pods[key]))
@@ -362,19 +363,6 @@ class DryRun:
 def _name_conflict(job: Ref) -> Failure:
     text = f"job {job.name} exists already in namespace {job.namespace}"
     return Failure(f"{text}: choose another name", Exit.CONFLICT)
-
-
-def _dry_run_key(pod: Raw) -> str:
-    """Return a key that is equal for pods that admission mutates in the same way.
-
-    Pods of a task get the same key, because they differ only in name and index.
-    """
-    meta = pod["metadata"]
-    task = meta.get("annotations", {}).get(TASK_SPEC)
-    if task is not None:
-        return f"{namespace_of(pod)}/{task}"
-    kept = {name: value for name, value in meta.items() if name != "name"}
-    return json.dumps([kept, pod.get("spec")], sort_keys=True, default=str)
 
 
 def merge_admitted(pod: Raw, admitted: Raw) -> dict[str, Any]:

@@ -152,7 +152,16 @@ def _delete(kind: Kind) -> click.Command:
     @file_option("The file; - for the standard input.", "path", default="")
     @target_options(kind, is_needed=False)
     def command(connection: Connection, form: str, path: str, target: Target) -> None:
-        targets = _deletion_targets(kind, path, target)
+        if path:
+            if target.name:
+                raise click.UsageError(f"give a file or a name, not both {path} and {target.name}")
+            namespace = single_name((target.short, target.namespace), "namespaces")
+            manifests = _manifests(path, kind, namespace)
+            targets = [Target(m.name, namespace or m.namespace) for m in manifests]
+        elif name := target.name or target.short:
+            targets = [Target(name, target.namespace)]
+        else:
+            raise click.UsageError("a name is missing: write it after the command, or give -f FILE")
 
         async def delete_objects(client: Client) -> list[Failure]:
             failures: list[Failure] = []
@@ -164,27 +173,13 @@ def _delete(kind: Kind) -> click.Command:
                 except Failure as e:
                     failures.append(e)
                 else:
-                    name = f"{namespace_of(obj)}/{name_of(obj)}"
-                    print_change(kind, obj, form, f"Deleted {kind}: {name}")
+                    key = f"{namespace_of(obj)}/{name_of(obj)}"
+                    print_change(kind, obj, form, f"Deleted {kind}: {key}")
             return failures
 
         _raise_all(call_cluster(connection, delete_objects))
 
     return command
-
-
-def _deletion_targets(kind: Kind, path: str, target: Target) -> list[Target]:
-    """Return the objects to delete, which a file or an argument names."""
-    if not path:
-        name = target.name or target.short
-        if not name:
-            raise click.UsageError("a name is missing: write it after the command, or give -f FILE")
-        return [Target(name, target.namespace)]
-    if target.name:
-        raise click.UsageError(f"give a file or a name, not both {path} and {target.name}")
-    namespace = single_name((target.short, target.namespace), "namespaces")
-    manifests = _manifests(path, kind, namespace)
-    return [Target(m.name, namespace or m.namespace) for m in manifests]
 
 
 jobflow: Final = group_of(JOB_FLOW, "Manage JobFlows: graphs of dependent jobs.")

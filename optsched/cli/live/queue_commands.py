@@ -223,7 +223,10 @@ def operate_queue(
         if action == "open" and states.get(parent) in _SHUT:
             why = f"its parent {parent} is closed: open {parent} first"
             raise Failure(f"queue {name} stays closed while {why}", Exit.CONFLICT)
-        if _has_state(obj, action):
+        # A queue that was closed together with its parent reopens together with its parent.
+        annotations = (obj.get("metadata") or {}).get("annotations") or {}
+        stays_closed = state_of(obj) in _SHUT and annotations.get(CLOSED_BY_PARENT) != "true"
+        if state_of(obj) == "Open" if action == "open" else stays_closed:
             return obj, f"queue {name} is {state_of(obj)} already"
         await _command(client, obj, _ACTIONS[action])
         return obj, done
@@ -243,17 +246,6 @@ def _includes(old: Any, new: Any, name: str) -> bool:  # noqa: ANN401  JSON
             for key, amount in new.items()
         )
     return all(_includes(old.get(key), value, key) for key, value in new.items())
-
-
-def _has_state(obj: Raw, action: str) -> bool:
-    """Return whether a queue is already in the state that an action sets, and will stay in it.
-
-    If a queue was closed together with its parent, it reopens together with its parent.
-    """
-    if action == "open":
-        return state_of(obj) == "Open"
-    annotations = (obj.get("metadata") or {}).get("annotations") or {}
-    return state_of(obj) in _SHUT and annotations.get(CLOSED_BY_PARENT) != "true"
 
 
 def state_of(obj: Raw) -> str:

@@ -312,9 +312,11 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
 
 def _dry_run_request(connection: Connection, request: _Request, cluster: Cluster) -> _Request:
     """Dry-run a request and return it with its objects as mutated by admission."""
-    added = {_kind_and_name(obj) for obj in request.objects} - {
-        _kind_and_name(obj) for obj in cluster.objects
-    }
+    added, present = (
+        {(str(obj.get("kind")), name_of(obj)) for obj in objects}
+        for objects in (request.objects, cluster.objects)
+    )
+    added -= present
     classes = classes_in([*cluster.objects, *request.objects])
 
     async def dry_run_all(client: Client) -> _Request:
@@ -389,10 +391,6 @@ async def _dry_run_gang(
     for remark in run.remarks:
         print_text(stderr(), remark, "yellow")
     return replace(gang, rejection=run.rejection, quota=run.quota)
-
-
-def _kind_and_name(obj: Raw) -> tuple[str, str]:
-    return str(obj.get("kind")), name_of(obj)
 
 
 def _check_scheduler(request: _Request, names: Sequence[str]) -> None:

@@ -194,9 +194,10 @@ def _build_document(
     model: Path, problem: Reassignment, result: ReassignmentResult, flags: ReassignmentOptions
 ) -> dict[str, Any]:
     parts = asdict(cost_of(problem, result.machine_of))
+    json_names = {name: name[0] + name.title().replace("_", "")[1:] for name in TERMS}
     summary = {
         "cost": result.cost,
-        "parts": {_convert_to_camel_case(name): parts[name] for name in TERMS},
+        "parts": {json_name: parts[name] for name, json_name in json_names.items()},
         "firstCost": cost_of(problem, problem.initial).total,
         "bound": result.bound,
         "gap": round(result.gap, 9),
@@ -206,8 +207,3 @@ def _build_document(
         "history": [{"seconds": s, "cost": c} for s, c in result.history],
     }
     return reassignment_document(model, result.machine_of, summary, flags.provenance)
-
-
-def _convert_to_camel_case(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(map(str.capitalize, tail))

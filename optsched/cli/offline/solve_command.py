@@ -319,21 +319,17 @@ def _prepare_outputs(console: Console, files: Mapping[str, ModelFiles]) -> None:
     try:
         for path in {path for each in files.values() for path in each.written()}:
             if len(files) > 1:
-                _make_folder(path.parent)
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                except OSError as e:
+                    raise WriteError(
+                        f"{path.parent}: cannot be created: {e.strerror or e}; several models need "
+                        "a folder with a file for each"
+                    ) from e
             check_writable(path)
     except WriteError as e:
         print_text(console, f"{e}; nothing was solved", "red")
         sys.exit(NOT_WRITTEN)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise WriteError(
-            f"{folder}: cannot be created: {e.strerror or e}; several models need a folder with a "
-            "file for each"
-        ) from e
 
 
 def _job_of(

@@ -250,11 +250,13 @@ def show_models(console: Console, measured: Sequence[tuple[str, PlanMeasures]]) 
         if any(value is not None for value in values):
             cells = [_format_value(row, values[0])]
             for value in values[1:]:
-                is_unknown = value is None or values[0] is None
-                cells += [
-                    _format_value(row, value),
-                    _format_difference(row, None if is_unknown else value - values[0]),
-                ]
+                difference = _UNKNOWN
+                if value is not None and values[0] is not None:
+                    apart = value - values[0]
+                    size = _format_value(row, abs(apart))
+                    is_equal = size == _format_value(row, type(apart)(0))
+                    difference = "=" if is_equal else f"{'−' if apart < 0 else '+'}{size}"
+                cells += [_format_value(row, value), difference]
             table.add_row(row.title, *cells)
     console.print()
     console.print(table)
@@ -266,12 +268,3 @@ def _format_value(row: _Row, value: float | None) -> str:
     if row.is_part:
         return f"{100 * value:.1f} %" if value < BEYOND else f"> {100 * BEYOND:.0f} %"
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
-
-
-def _format_difference(row: _Row, apart: float | None) -> str:
-    if apart is None:
-        return _UNKNOWN
-    size = _format_value(row, abs(apart))
-    if size == _format_value(row, type(apart)(0)):
-        return "="
-    return f"{'−' if apart < 0 else '+'}{size}"

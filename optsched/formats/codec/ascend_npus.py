@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields, boolean, integer, listing, non_negative, record, text
@@ -167,8 +168,13 @@ def node_npus(
     been removed. The device plugin omits fields whose value is false: if any NPU on the node has
     the field `health`, an NPU without it is unhealthy.
     """
-    dumped = _read_chip_annotation(annotations)
-    known = chips if dumped is None else dumped
+    known = chips
+    if (dumped := annotations.get(CHIPS)) is not None:
+        with suppress(ValueError, TypeError, RecursionError):
+            known = tuple(
+                Chip(name, memory, capacity, tuple(Template(*t) for t in templates))
+                for name, memory, capacity, templates in json.loads(dumped)
+            )
     for key in sorted(k for k in annotations if k.startswith(REGISTER)):
         npu = key.removeprefix(REGISTER)
         is_removed = annotations.get(_HANDSHAKE + npu, "").startswith(_DELETED)
@@ -237,19 +243,6 @@ def npu_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
         plain = [[c.name, c.memory, c.capacity, c.templates] for c in chips.values()]
         annotations[CHIPS] = json.dumps(plain)
     return annotations
-
-
-def _read_chip_annotation(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
-    source = annotations.get(CHIPS)
-    if source is None:
-        return None
-    try:
-        return tuple(
-            Chip(name, memory, capacity, tuple(Template(*t) for t in templates))
-            for name, memory, capacity, templates in json.loads(source)
-        )
-    except (ValueError, TypeError, RecursionError):
-        return None
 
 
 # --- pods -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -109,30 +110,6 @@ def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
 # --- annotations of dumped nodes ------------------------------------------------------------------
 
 
-def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
-    """Return the snapshot dump annotation with the MIG geometries of a node's GPUs."""
-    known = {gpu.model: gpu.geometries for gpu in shared_gpus if gpu.geometries}
-    if not known:
-        return {}
-    longest_first = sorted(known, key=lambda model: (-len(model), model))
-    plain = [[m, [[g.name, g.instances] for g in known[m]]] for m in longest_first]
-    return {GEOMETRIES: json.dumps(plain)}
-
-
-def read_geometry_annotation(annotations: Mapping[str, str]) -> GeometryTable | None:
-    """Read the MIG geometries in a dumped node's annotation; None if missing or invalid."""
-    source = annotations.get(GEOMETRIES)
-    if source is None:
-        return None
-    try:
-        return tuple(
-            (model, tuple(Geometry(n, tuple(Instance(*i) for i in cut)) for n, cut in cuts))
-            for model, cuts in json.loads(source)
-        )
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
-
-
 GPU_MEMORY: Final = "volcano.sh/gpu-memory"
 GPU_NUMBER: Final = "volcano.sh/gpu-number"
 VGPU_NUMBER: Final = "volcano.sh/vgpu-number"
@@ -193,8 +170,13 @@ def read_shared_gpus(
             for i in range(number)
         ]
     if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
-        dumped = read_geometry_annotation(annotations)
-        geometries = table.geometries if dumped is None else dumped
+        geometries = table.geometries
+        if (dumped := annotations.get(GEOMETRIES)) is not None:
+            with suppress(ValueError, TypeError, AttributeError, RecursionError):
+                geometries = tuple(
+                    (model, tuple(Geometry(n, tuple(Instance(*i) for i in cut)) for n, cut in cuts))
+                    for model, cuts in json.loads(dumped)
+                )
         shared_gpus += _read_register(annotations, geometries, errors)
     shared_gpus += node_npus(annotations, amounts, table.chips, errors)
     return tuple(shared_gpus)
@@ -242,7 +224,13 @@ def shared_gpu_annotations(shared_gpus: Sequence[SharedGpu]) -> dict[str, str]:
             f"{c.key},{c.sharers},{c.memory},{c.model},{str(c.is_healthy).lower()},{c.mode}:"
             for c in vgpus
         )
-        annotations |= geometry_annotations(vgpus)
+    # A snapshot dump also holds the MIG geometries of the GPU models.
+    geometries = {gpu.model: gpu.geometries for gpu in vgpus if gpu.geometries}
+    if geometries:
+        longest_first = sorted(geometries, key=lambda model: (-len(model), model))
+        annotations[GEOMETRIES] = json.dumps(
+            [[m, [[g.name, g.instances] for g in geometries[m]]] for m in longest_first]
+        )
     return annotations | npu_annotations(c for c in shared_gpus if c.npu)
 
 

@@ -95,23 +95,18 @@ def _requirements(fields: Fields, name: str) -> list[Requirement]:
         if not key or not word:
             continue
         operator = Operator(word)
-        problem = _values_problem(operator, values)
+        problem = f"has no effect with {operator}: remove it" if values else ""
+        if operator in _LISTS:
+            problem = "" if values else f"is empty: {operator} needs at least one value"
+        elif operator in _NUMBERS:
+            is_number = len(values) == 1 and _INTEGER.fullmatch(values[0])
+            message = f"is not valid with {operator}: write one whole number in quotes"
+            problem = "" if is_number else message
         if problem:
             each.reject("values", list(values), problem)
         else:
             found.append(Requirement(key, operator, values))
     return found
-
-
-def _values_problem(operator: Operator, values: Sequence[str]) -> str:
-    if operator in _LISTS:
-        return "" if values else f"is empty: {operator} needs at least one value"
-    if operator in _NUMBERS:
-        is_number = len(values) == 1 and _INTEGER.fullmatch(values[0])
-        return (
-            "" if is_number else f"is not valid with {operator}: write one whole number in quotes"
-        )
-    return f"has no effect with {operator}: remove it" if values else ""
 
 
 # --- writing --------------------------------------------------------------------------------------

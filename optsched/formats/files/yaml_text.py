@@ -306,7 +306,11 @@ class _Builder:
                 raise _error("a key must be a string", key)
             part = self._items(self._get()) if name == _ITEMS else self._value(self._get())
             if name == _MERGE and key.implicit[0]:
-                merged = {**self._merge(part, key), **merged}
+                # Earlier mappings override later ones.
+                for each in part if isinstance(part, list) else [part]:
+                    if not isinstance(each, dict):
+                        raise _error("<< needs a mapping or a list of mappings", key)
+                    merged = {**each, **merged}
                 continue
             if name in built:
                 mark = key.start_mark
@@ -319,15 +323,6 @@ class _Builder:
                 )
             built[name] = part
         return {**merged, **built} if merged else built
-
-    def _merge(self, parts: object, key: _Event) -> dict[str, Any]:
-        """Merge the mappings under the key `<<`; earlier mappings override later ones."""
-        found: dict[str, Any] = {}
-        for part in parts if isinstance(parts, list) else [parts]:
-            if not isinstance(part, dict):
-                raise _error("<< needs a mapping or a list of mappings", key)
-            found = {**part, **found}
-        return found
 
     _of: ClassVar = {
         yaml.ScalarEvent: _scalar,

@@ -82,7 +82,22 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     try:
         table = json.loads(file.read_text("utf-8"))
         rows = table[worker]
-        found = dict(_read_rate(key, row) for key, row in rows.items())
+        found: dict[tuple[str, int], float] = {}
+        for text, row in rows.items():
+            shown = text[:_LONGEST_KEY]
+            match ast.literal_eval(shown):
+                case (str(job_type), int(gpus)):
+                    key = job_type, gpus
+                case _:
+                    raise ValueError(f"{shown} is not a pair of job type and number of GPUs")
+            if "null" not in row:
+                raise ValueError(f"{shown} has no rate for a job that runs alone (null)")
+            rate = float(row["null"])
+            if rate and not _LEAST_RATE <= rate <= 1 / _LEAST_RATE:
+                raise ValueError(
+                    f"{rate} is not a rate of steps per second: write {_LEAST_RATE} or more"
+                )
+            found[key] = rate
     except KeyError as e:
         known = ", ".join(sorted(table)) if isinstance(table, dict) else "none"
         raise InstanceError(f"{file}: GPU type {worker!r} is unknown; known types: {known}") from e
@@ -92,24 +107,6 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     ) as e:
         raise InstanceError(f"{file}: these throughputs cannot be read: {why_unreadable(e)}") from e
     return Throughputs(found)
-
-
-def _read_rate(text: str, row: Mapping[str, float]) -> tuple[tuple[str, int], float]:
-    """Return (job type, number of GPUs) from the key `text`, and the steps per second.
-
-    Raises ValueError if the key is invalid, or if the rate is missing or out of range.
-    """
-    match ast.literal_eval(text[:_LONGEST_KEY]):
-        case (str(job_type), int(gpus)):
-            key = job_type, gpus
-        case _:
-            raise ValueError(f"{text[:_LONGEST_KEY]} is not a pair of job type and number of GPUs")
-    if "null" not in row:
-        raise ValueError(f"{text[:_LONGEST_KEY]} has no rate for a job that runs alone (null)")
-    rate = float(row["null"])
-    if rate and not _LEAST_RATE <= rate <= 1 / _LEAST_RATE:
-        raise ValueError(f"{rate} is not a rate of steps per second: write {_LEAST_RATE} or more")
-    return key, rate
 
 
 def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.trace import Found
-    from optsched.formats.traces.published_jobs import Row
 
 NODE_LIST: Final = "openb_node_list_gpu_node.csv"
 
@@ -355,24 +354,19 @@ def read_openb_trace(pods: Path, nodes: Sequence[Node] | None = None) -> Found:
     jobs: list[TracedJob] = []
     for row in _TIMES.read(pods, problems):
         if row.name in row_by_name:
-            job = _read_job(row, row_by_name.pop(row.name))
+            pod, at_ms = row_by_name.pop(row.name), row.milliseconds("creation_time")
+            if row.cells["scheduled_time"] is not None and not row.has_value("scheduled_time"):
+                row.reject("scheduled_time", _NEVER_RAN)
+                continue
+            start_ms, end_ms = row.milliseconds("scheduled_time"), row.milliseconds("deletion_time")
+            if end_ms < start_ms and row.is_sound:
+                row.reject("deletion_time", _BACKWARDS)
+            if start_ms < at_ms and row.is_sound:
+                row.reject("scheduled_time", _TOO_EARLY)
             if row.is_sound:
-                jobs.append(job)
+                milli, models = pod.gpu_share_milli, pod.models
+                group = TaskGroup(number=1, demands=pod.demands, gpu_milli=milli, models=models)
+                run_ms = end_ms - start_ms
+                jobs.append(TracedJob(row.name, at_ms, run_ms, (group,), where=row.where))
     jobs.sort(key=lambda job: (job.at_ms, job.name))
     return build_trace(pods.stem, jobs, nodes, problems)
-
-
-def _read_job(row: Row, pod: PodRow) -> TracedJob:
-    at_ms = row.milliseconds("creation_time")
-    if row.cells["scheduled_time"] is not None and not row.has_value("scheduled_time"):
-        row.reject("scheduled_time", _NEVER_RAN)
-        return TracedJob(row.name, at_ms, None, ())
-    start_ms, end_ms = row.milliseconds("scheduled_time"), row.milliseconds("deletion_time")
-    if end_ms < start_ms and row.is_sound:
-        row.reject("deletion_time", _BACKWARDS)
-    if start_ms < at_ms and row.is_sound:
-        row.reject("scheduled_time", _TOO_EARLY)
-    group = TaskGroup(
-        number=1, demands=pod.demands, gpu_milli=pod.gpu_share_milli, models=pod.models
-    )
-    return TracedJob(row.name, at_ms, end_ms - start_ms, (group,), where=row.where)

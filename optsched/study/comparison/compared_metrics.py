@@ -86,15 +86,14 @@ class Figure:
         return None if found is None else float(found)
 
 
-def _spread(name: str, key: str) -> tuple[Figure, ...]:
-    return tuple(Figure(f"{name} {k}", (key, k), "s") for k in ("mean", "p50", "p95", "p99"))
-
-
 FIGURES: Final = (
     Figure("finished", ("finished",), is_better_low=False),
     Figure("makespan", ("makespan_s",), "s"),
-    *_spread("JCT", "jct_s"),
-    *_spread("queueing", "queueing_s"),
+    *(
+        Figure(f"{name} {statistic}", (key, statistic), "s")
+        for name, key in (("JCT", "jct_s"), ("queueing", "queueing_s"))
+        for statistic in ("mean", "p50", "p95", "p99")
+    ),
     Figure("allocation", ("allocation",), "part", is_better_low=False),
     Figure("utilisation", ("utilisation",), "part", is_better_low=False),
     Figure("fragmentation", ("fragmentation",), "part"),

@@ -167,7 +167,11 @@ class _Predictor:
         ]
         found = [self._predict_gang(gang, plan, after, outside) for gang in added]
         added_keys = {gang.key for gang in added}
-        without, with_ = _started_gangs(before, base), _started_gangs(after, plan)
+        without, with_ = (
+            {gang.key for gang in snapshot.gangs}
+            & {action.gang for action in actions if isinstance(action, Allocate)}
+            for snapshot, actions in ((before, base.actions), (after, plan.actions))
+        )
         timed = self._add_expected_starts(found, plan)
         return Predictions(
             taken_ms=self._now_ms,
@@ -200,7 +204,10 @@ class _Predictor:
     def _predict_gang(
         self, gang: Gang, plan: Plan, snapshot: Snapshot, outside: Mapping[str, Reason | None]
     ) -> Prediction:
-        bound, kept = _nodes_of(plan, gang, Allocate), _nodes_of(plan, gang, Nominate)
+        bound, kept = (
+            {a.task: a.node for a in plan.actions if isinstance(a, kind) and a.gang == gang.key}
+            for kind in (Allocate, Nominate)
+        )
         minimum, num_placed = max(gang.min_member, 1), len(bound) + len(kept)
         start = Start.SOON if num_placed >= minimum else Start.LATER
         gang_of = {task.key: other.key for other in snapshot.gangs for task in other.tasks}
@@ -299,13 +306,3 @@ def _dated(obj: Manifest, now_ms: int) -> Manifest:
 
 
 # --- predictions ---------------------------------------------------------------------------------
-
-
-def _nodes_of(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str, str]:
-    found = (a for a in plan.actions if isinstance(a, kind))
-    return {a.task: a.node for a in found if a.gang == gang.key}
-
-
-def _started_gangs(snapshot: Snapshot, plan: Plan) -> set[str]:
-    bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
-    return {gang.key for gang in snapshot.gangs if gang.key in bound}

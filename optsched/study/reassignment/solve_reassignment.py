@@ -148,22 +148,6 @@ def solve_reassignment(
     return search.result()
 
 
-def search_reassignment(
-    problem: Reassignment,
-    effort: Effort,
-    stage: Stage,
-    start: tuple[int, ...],
-    report: Report = lambda result: None,
-) -> ReassignmentResult:
-    """Run one stage from the feasible assignment `start`, and return its result.
-
-    The stage may use up the entire `effort`.
-    """
-    search = _Search(problem, effort, report, start)
-    search.run(stage, 1.0)
-    return search.result()
-
-
 def _checked(problem: Reassignment, machine_of: tuple[int, ...], bound: int) -> ReassignmentResult:
     wrong = wrong_with(problem, machine_of)
     if wrong:
@@ -281,8 +265,9 @@ class ReassignmentWork:
 
     def run(self, report: Callable[[object], None]) -> str:
         """Run the stage in the worker process, as `Work` requires."""
-        found = search_reassignment(self.problem, self.effort, self.stage, self.start, report)
-        return found.stopped
+        search = _Search(self.problem, self.effort, report, self.start)
+        search.run(self.stage, 1.0)
+        return search.result().stopped
 
 
 def reassignments(

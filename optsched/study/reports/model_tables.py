@@ -42,7 +42,21 @@ def definition_table(model: Mapping[str, Any]) -> Table:
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of the settings in which the models differ."""
-    definitions = [_flatten_definition(model) for model in models]
+    definitions: list[dict[str, str]] = []
+    for model in models:
+        # Flatten the definition to key-value pairs, in the order of the definition.
+        flat = {"actions": ", ".join(model["actions"])}
+        for number, tier in enumerate(model["tiers"], 1):
+            for plugin in tier:
+                key = f"plugin {plugin['name']}"
+                flat[key] = f"tier {number}"
+                flat |= {f"{key}, {name}": value for name, value in plugin["arguments"].items()}
+                flat |= {f"{key}, {name}": "switched" for name in plugin["switched"]}
+        flat["levels"] = " > ".join(level["name"] for level in model["levels"])
+        flat |= {key: str(model[key]) for key in ("admission", "solver", "reservations")}
+        definitions.append(
+            flat | {f"budget {key}": value for key, value in model["budgets"].items()}
+        )
     keys = list(dict.fromkeys(key for each in definitions for key in each))
     rows = []
     for key in keys:
@@ -54,20 +68,6 @@ def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
     names = [model["name"] for model in models]
     caption = "Differences between models" if rows else "The models do not differ"
     return Table(caption, ("key", *names), rows, is_sortable=False)
-
-
-def _flatten_definition(model: Mapping[str, Any]) -> dict[str, str]:
-    """Flatten a model's JSON definition to key-value pairs, in the order of the definition."""
-    found = {"actions": ", ".join(model["actions"])}
-    for number, tier in enumerate(model["tiers"], 1):
-        for plugin in tier:
-            key = f"plugin {plugin['name']}"
-            found[key] = f"tier {number}"
-            found |= {f"{key}, {name}": value for name, value in plugin["arguments"].items()}
-            found |= {f"{key}, {name}": "switched" for name in plugin["switched"]}
-    found["levels"] = " > ".join(level["name"] for level in model["levels"])
-    found |= {key: str(model[key]) for key in ("admission", "solver", "reservations")}
-    return found | {f"budget {key}": value for key, value in model["budgets"].items()}
 
 
 def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:

@@ -116,7 +116,13 @@ def _gang_bars(view: View) -> list[ChartBar]:
             continue
         for lane in stay.lanes:
             overlapping = [p for p in parts[stay.node, lane] if p[0] > stay.from_ms]
-            above = _free_offset(overlapping, height)
+            # Find the lowest offset at which the GPU share overlaps no other GPU share.
+            above = 0.0
+            for _, begin, size in sorted(overlapping, key=lambda p: p[1]):
+                if begin >= above + height - 1e-9:
+                    break
+                above = max(above, begin + size)
+            above = max(min(above, 1 - height), 0.0)
             parts[stay.node, lane] = [*overlapping, (stay.to_ms, above, height)]
             words = lanes_text(view, stay)
             when = stay.from_ms, stay.to_ms, stay.why
@@ -128,16 +134,6 @@ def _gang_bars(view: View) -> list[ChartBar]:
             when = from_ms, to_ms, why
             found.append(ChartBar(job, node, a, b - a + 1, *when, len(stays), words))
     return sorted(found, key=lambda b: (b.node, b.from_ms, b.above))
-
-
-def _free_offset(overlapping: Sequence[tuple[int, float, float]], height: float) -> float:
-    """Return the lowest offset on a lane at which a GPU share overlaps no other GPU share."""
-    above = 0.0
-    for _, begin, size in sorted(overlapping, key=lambda p: p[1]):
-        if begin >= above + height - 1e-9:
-            break
-        above = max(above, begin + size)
-    return max(min(above, 1 - height), 0.0)
 
 
 def _bar_chart(view: View, bars: Sequence[ChartBar]) -> Chart:

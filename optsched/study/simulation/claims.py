@@ -16,7 +16,7 @@ from optsched.cluster.dra_devices import DeviceAllocation, DeviceGrant
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.cluster.dra_devices import Devices
+    from optsched.cluster.dra_devices import DeviceClaimRequest, Devices
     from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"
@@ -63,9 +63,15 @@ class ClaimBook:
         """Return a pending task with the device requests of its per-pod claims."""
         if not task.device_claims:
             return task
-        tied = tuple(key for key in task.device_claims if not self._is_open(key))
-        own = (self._claims[key].request for key in task.device_claims if self._is_open(key))
-        shape = replace(task.shape, device_claims=tied, devices=tuple(own))
+        tied: list[str] = []
+        own: list[DeviceClaimRequest] = []
+        for key in task.device_claims:
+            claim = self._claims.get(key)
+            if claim is None or not claim.is_per_pod or claim.problem:
+                tied.append(key)
+            else:
+                own.append(claim.request)
+        shape = replace(task.shape, device_claims=tuple(tied), devices=tuple(own))
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
@@ -115,11 +121,6 @@ class ClaimBook:
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
 
     # --- internal methods ------------------------------------------------------------------------
-
-    def _is_open(self, key: str) -> bool:
-        """Return whether a claim exists, is valid and belongs to a single pod."""
-        claim = self._claims.get(key)
-        return claim is not None and claim.is_per_pod and not claim.problem
 
     def _settle(self, key: str) -> None:
         """Update the pods for which a claim is reserved; with no such pod, deallocate the claim."""

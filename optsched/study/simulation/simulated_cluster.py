@@ -439,7 +439,20 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
         terminating_pods.append([each.number, each.leaves_ms, _encode_held(held)])
     return {
         "down": cluster.failed_nodes,
-        "jobs": [_job(cluster, job) for _, job in sorted(cluster.jobs.items())],
+        "jobs": [
+            {
+                "arrival": job.number,
+                "phase": job.gang.phase.value,
+                "waiting_since": job.gang.waiting_since_ms,
+                "since": job.since_ms,
+                "kept": job.kept_ms,
+                "run": job.run,
+                "turn": job.turn,
+                "places": [_encode_held(held) for held in cluster.held_places(job)],
+                "nominated": {t.key: t.nominated_node for t in job.gang.tasks if t.nominated_node},
+            }
+            for _, job in sorted(cluster.jobs.items())
+        ],
         "ghosts": terminating_pods,
     }
 
@@ -457,21 +470,6 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
         job.run, job.turn = given["run"], given["turn"]
     for number, leaves_ms, place in state["ghosts"]:
         cluster.add_terminating_pod(cluster.terminating_pod(number, _read_place(place), leaves_ms))
-
-
-def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
-    gang = job.gang
-    return {
-        "arrival": job.number,
-        "phase": gang.phase.value,
-        "waiting_since": gang.waiting_since_ms,
-        "since": job.since_ms,
-        "kept": job.kept_ms,
-        "run": job.run,
-        "turn": job.turn,
-        "places": [_encode_held(held) for held in cluster.held_places(job)],
-        "nominated": {t.key: t.nominated_node for t in gang.tasks if t.nominated_node},
-    }
 
 
 def _encode_held(held: RunningTask) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.gpu_accounting import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
-from optsched.plugins.devices.fragmentation import GpuClass, find_typical_classes
+from optsched.plugins.devices.fragmentation import find_typical_classes
 from optsched.plugins.ordering.gang_order import read_waiting_ms
 from optsched.study.simulation.record import (
     Bind,
@@ -179,7 +179,11 @@ class Fragmentation:
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
         """Return how many idle GPU thousandths of a node a typical task cannot use, on average."""
         if node.name not in self._reach:
-            self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
+            self._reach[node.name] = tuple(
+                all(node.labels.get(label) == value for label, value in kind.selector)
+                and (kind.affinity is None or kind.affinity.matches(node.name, node.labels))
+                for kind, _ in self._kinds
+            )
         reach, sizes = self._reach[node.name], tuple(sorted(free))
         key = (reach, cpu_m, sizes)
         if key not in self._known:
@@ -190,12 +194,6 @@ class Fragmentation:
                 wasted += share * sum(size for size in sizes if not runs or size < kind.milli)
             self._known[key] = wasted
         return self._known[key]
-
-
-def _reaches(kind: GpuClass, node: Node) -> bool:
-    if any(node.labels.get(label) != value for label, value in kind.selector):
-        return False
-    return kind.affinity is None or kind.affinity.matches(node.name, node.labels)
 
 
 # --- events and sums over time -------------------------------------------------------------------

@@ -38,7 +38,7 @@ from optsched.study.simulation.simulated_cluster import (
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from optsched.cluster.decisions import Plan
     from optsched.cluster.snapshot import Gang, Snapshot
@@ -457,8 +457,29 @@ class Simulation:
             if isinstance(action, Enqueue) and action.gang in self.cluster.jobs:
                 self.cluster.set_phase(self.cluster.jobs[action.gang], GangPhase.INQUEUE)
                 self._timer.request_next(self.now_ms)
-        self._bind(a for a in plan.actions if isinstance(a, Allocate))
-        self._nominate(plan)
+        binds = [a for a in plan.actions if isinstance(a, Allocate)]
+        gpus = self.cluster.allocate_gpus(
+            [(a.node, self.cluster.jobs[a.gang].fresh[a.task]) for a in binds]
+        )
+        bound: dict[str, dict[str, Placement]] = {}
+        for a in binds:
+            placement = Placement(a.node, a.shared_gpus, a.numa, gpus.get(a.task, ()), a.devices)
+            bound.setdefault(a.gang, {})[a.task] = placement
+        for key, placements in bound.items():
+            job = self.cluster.jobs[key]
+            self._continue_placed_job(job, self.cluster.place_tasks(job, placements, self.now_ms))
+            self._timer.request_next(self.now_ms)
+        nominated: dict[str, dict[str, str]] = {}
+        for action in plan.actions:
+            if isinstance(action, Nominate):
+                nominated.setdefault(action.gang, {})[action.task] = action.node
+        # A gang that is neither bound nor nominated anew loses its previous nominations.
+        before = self._memory.nominated
+        for key in sorted((before | nominated.keys()) - (bound.keys() - nominated.keys())):
+            nominee = self.cluster.jobs.get(key)
+            if nominee is not None and self.cluster.nominate(nominee, nominated.get(key, {})):
+                self._timer.request_next(self.now_ms)
+        self._memory.nominated = set(nominated) | (before & bound.keys())
 
     def _evict(self, evictions: Sequence[Evict]) -> None:
         """Evict tasks, gang by gang, and place moved tasks on their target nodes."""
@@ -474,9 +495,8 @@ class Simulation:
             job = self.cluster.jobs[key]
             leave = [e for e in theirs if not e.to]
             if leave:
-                self._remove_tasks(
-                    job, [e.task for e in leave], leave[0].action, _eviction_cause(leave[0])
-                )
+                by = leave[0].preemptor or leave[0].plugin
+                self._remove_tasks(job, [e.task for e in leave], leave[0].action, by)
             if move := [e for e in theirs if e.to and e.task in job.places]:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
@@ -490,42 +510,11 @@ class Simulation:
             places = self.cluster.place_tasks(job, placements, self.now_ms)
             if ran:
                 self._start_run(job)
-            key, by = job.gang.key, _eviction_cause(theirs[0])
+            key, by = job.gang.key, theirs[0].preemptor or theirs[0].plugin
             self._out.append(record.Move(self.now_ms, key, places, by, lost_ms))
-
-    def _bind(self, binds: Iterable[Allocate]) -> None:
-        placements: dict[str, dict[str, Placement]] = {}
-        binds = list(binds)
-        gpus = self.cluster.allocate_gpus(
-            [(a.node, self.cluster.jobs[a.gang].fresh[a.task]) for a in binds]
-        )
-        for a in binds:
-            placement = Placement(a.node, a.shared_gpus, a.numa, gpus.get(a.task, ()), a.devices)
-            placements.setdefault(a.gang, {})[a.task] = placement
-        for key, theirs in placements.items():
-            job = self.cluster.jobs[key]
-            self._continue_placed_job(job, self.cluster.place_tasks(job, theirs, self.now_ms))
-            self._timer.request_next(self.now_ms)
-
-    def _nominate(self, plan: Plan) -> None:
-        """Apply the nominations in a plan, and remove all previous nominations."""
-        nominated: dict[str, dict[str, str]] = {}
-        for action in plan.actions:
-            if isinstance(action, Nominate):
-                nominated.setdefault(action.gang, {})[action.task] = action.node
-        bound = {a.gang for a in plan.actions if isinstance(a, Allocate)}
-        for key in sorted((self._memory.nominated | nominated.keys()) - (bound - nominated.keys())):
-            job = self.cluster.jobs.get(key)
-            if job is not None and self.cluster.nominate(job, nominated.get(key, {})):
-                self._timer.request_next(self.now_ms)
-        self._memory.nominated = set(nominated) | (self._memory.nominated & bound)
 
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000
-
-
-def _eviction_cause(eviction: Evict) -> str:
-    return eviction.preemptor or eviction.plugin
 
 
 def _interval_ms(gang: Gang) -> int:

@@ -46,20 +46,16 @@ class GavelTrace:
     estimated: float = 0.0  # Fraction of gangs with a runtime estimate; the estimates are exact.
     seed: int = 0
 
-    @property
-    def jobs_per_hour(self) -> float:
-        """Mean number of gangs that arrive per hour."""
-        short, long = ((10**b - 10**a) / ((b - a) * float(np.log(10))) for a, b in (_SHORT, _LONG))
-        gpu_minutes = float(np.dot(_SIZES, _SIZE_PARTS)) * (
-            (1 - _LONG_PART) * short + _LONG_PART * long
-        )
-        return self.load * 8 * self.num_nodes / gpu_minutes * 60
-
     def trace(self) -> Trace:
         """Return the trace, which depends only on the parameters."""
         rng = np.random.default_rng(self.seed)
         n = self.num_jobs
-        gaps = rng.exponential(60 * _MINUTE_MS / self.jobs_per_hour, n)
+        short, long = ((10**b - 10**a) / ((b - a) * float(np.log(10))) for a, b in (_SHORT, _LONG))
+        gpu_minutes = float(np.dot(_SIZES, _SIZE_PARTS)) * (
+            (1 - _LONG_PART) * short + _LONG_PART * long
+        )
+        jobs_per_hour = self.load * 8 * self.num_nodes / gpu_minutes * 60
+        gaps = rng.exponential(60 * _MINUTE_MS / jobs_per_hour, n)
         is_long = rng.random(n) < _LONG_PART
         exponent = np.where(is_long, rng.uniform(*_LONG, n), rng.uniform(*_SHORT, n))
         draws = {

@@ -180,8 +180,13 @@ class PodDecoder:
         if claims:
             shape = self._with_claims(shape, f"{meta.namespace}/{meta.name}", claims, node)
         remarks: list[FieldError] = []
-        priority = _annotated_priority(meta, errors)
-        if priority is None:
+        annotated = meta.annotations.get(wellknown.TASK_PRIORITY)
+        if annotated is not None and is_decimal(annotated.removeprefix("-"), _MAX_DIGITS):
+            priority = int(annotated)
+        else:
+            if annotated is not None:
+                path = f"metadata.annotations[{wellknown.TASK_PRIORITY}]"
+                errors.append(FieldError(path, annotated, _NOT_WHOLE))
             priority = self._priority(spec, errors, remarks)
         task_status = _task_status(meta, spec, status, node)
         task = Task(
@@ -430,18 +435,6 @@ def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:
 def _label(meta: ObjectMeta, key: str) -> str:
     value = meta.annotations.get(key)
     return meta.labels.get(key, "") if value is None else value
-
-
-def _annotated_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
-    text = meta.annotations.get(wellknown.TASK_PRIORITY)
-    if text is None:
-        return None
-    digits = text.removeprefix("-")
-    if is_decimal(digits, _MAX_DIGITS):
-        return int(text)
-    path = f"metadata.annotations[{wellknown.TASK_PRIORITY}]"
-    errors.append(FieldError(path, text, _NOT_WHOLE))
-    return None
 
 
 def _task_status(

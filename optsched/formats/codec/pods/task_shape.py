@@ -69,7 +69,11 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         tolerations=tuple(toleration(each) for each in spec.records("tolerations")),
         pod_affinity=tuple(_pod_term(each, meta) for each in pods.records(_REQUIRED)),
         pod_anti_affinity=tuple(_pod_term(each, meta) for each in apart.records(_REQUIRED)),
-        preferred_pods=(*_preferred_pods(pods, meta, 1), *_preferred_pods(apart, meta, -1)),
+        preferred_pods=tuple(
+            (sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta))
+            for terms, sign in ((pods, 1), (apart, -1))
+            for each in terms.records(_PREFERRED)
+        ),
         spread=tuple(_spread(each, meta) for each in spec.records("topologySpreadConstraints")),
         host_ports=_host_ports(spec),
         claims=_claims(spec, meta),
@@ -152,12 +156,6 @@ def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
         namespace_selector=others,
         topology_key=fields.text("topologyKey"),
     )
-
-
-def _preferred_pods(fields: Fields, meta: ObjectMeta, sign: int) -> Iterator[tuple[int, PodTerm]]:
-    """Yield (weight, term) for each preferred term; `sign` is -1 for anti-affinity, else 1."""
-    for each in fields.records(_PREFERRED):
-        yield sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta)
 
 
 def _spread(fields: Fields, meta: ObjectMeta) -> SpreadTerm:
@@ -281,8 +279,10 @@ def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
         return running, starting
     conditions = status.get("conditions")
     return (
-        running and [_container_status_key(s) for s in running],
-        starting and [_container_status_key(s) for s in starting],
+        *(
+            part and [tuple(map(s.get, ("name", "allocatedResources", "resources"))) for s in part]
+            for part in (running, starting)
+        ),
         conditions
         and [
             (c.get("type"), c.get("reason"))
@@ -290,7 +290,3 @@ def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
             if c.get("type") not in _OTHER_CONDITIONS
         ],
     )
-
-
-def _container_status_key(status: dict[str, Any]) -> tuple[object, ...]:
-    return status.get("name"), status.get("allocatedResources"), status.get("resources")
