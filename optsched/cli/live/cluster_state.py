@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import CONFIG_MAP, PRIORITY_CLASS, Ref
-from optsched.cli.base.connection import Exit, Failure, call_cluster
+from optsched.cli.base.connection import Exit, Failure
 from optsched.cli.base.console import print_text, stderr
 from optsched.cli.base.session_context import policy_from, policy_of
 from optsched.cli.live.manifests import has_object_fields
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from optsched.cli.base.connection import Connection
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.policy.policy import Policy
@@ -65,11 +64,6 @@ def read_cluster_file(path: Path) -> Cluster:
         what = "contains no object" if invalid is None else f"{quote(invalid)} {_NO_OBJECT}"
         raise Failure(f"{path}: {what}", Exit.USAGE)
     return Cluster([dict(obj) for obj in objects])
-
-
-def read_live_cluster(connection: Connection) -> Cluster:
-    """Read the objects and the scheduler configuration of the live cluster."""
-    return call_cluster(connection, read_cluster)
 
 
 async def read_cluster(client: Client) -> Cluster:

@@ -43,8 +43,8 @@ from optsched.cli.live.cluster_state import (
     MODEL,
     classes_in,
     policy_for,
+    read_cluster,
     read_cluster_file,
-    read_live_cluster,
 )
 from optsched.cli.live.manifests import file_option, read_file_objects
 from optsched.cli.live.target_names import namespace_option
@@ -164,7 +164,9 @@ def what_if(connection: Connection, form: str, **given: Any) -> None:  # noqa: A
     options = Options(**given)
     documents = [document for path in options.files for document in read_file_objects(path)]
     cluster = (
-        read_cluster_file(options.snapshot) if options.snapshot else read_live_cluster(connection)
+        read_cluster_file(options.snapshot)
+        if options.snapshot
+        else call_cluster(connection, read_cluster)
     )
     policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
     request = _parse_request(documents, cluster, options.namespace, options.names)

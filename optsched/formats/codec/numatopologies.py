@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.fields import Fields
-    from optsched.api.hypernode import Numatopology, PodAllocation
+    from optsched.api.hypernode import Numatopology
     from optsched.cluster.amounts import Amounts
 
 CPU_MANAGER, TOPOLOGY_MANAGER = "CPUManagerPolicy", "TopologyManagerPolicy"
@@ -159,33 +159,27 @@ def _by_number(
 def _allocated_units(
     parsed: Numatopology, kinds: tuple[_Units, _Units], errors: list[FieldError]
 ) -> Iterator[NumaHold]:
+    units_of = {units.resource: units for units in kinds}
     for number, pod in enumerate(parsed.pods):
-        amounts = [Counter[int](), Counter[int]()]
-        for path, resource, text in _allocations(pod, f"spec.podAllocations[{number}]", errors):
-            for units, amount in zip(kinds, amounts, strict=True):
-                if resource == units.resource and units.cell_of:
-                    fresh = units.listed(text, path, errors) - units.reserved - units.held
+        cpus, gpus = Counter[int](), Counter[int]()
+        for i, container in enumerate(pod.containers):
+            path = f"spec.podAllocations[{number}].containerAllocations[{i}].allocations"
+            found = container.get("allocations") if isinstance(container, dict) else None
+            if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+                errors.append(FieldError(path, found, _NO_ALLOCATIONS))
+                continue
+            for resource, text in found.items():
+                units = units_of.get(resource)
+                if units is not None and units.cell_of:
+                    listed = units.listed(text, f"{path}[{resource}]", errors)
+                    fresh = listed - units.reserved - units.held
                     units.held |= fresh
-                    amount.update(units.per_cell(fresh))
-        cells = sorted(amounts[0].keys() | amounts[1].keys())
+                    (cpus if resource == CPU else gpus).update(units.per_cell(fresh))
+        cells = sorted(cpus.keys() | gpus.keys())
         key = f"{pod.namespace}/{pod.name}" if pod.name else ""
-        parts = tuple(NumaPart(c, amounts[0][c], amounts[1][c]) for c in cells)
+        parts = tuple(NumaPart(c, cpus[c], gpus[c]) for c in cells)
         if parts:
             yield NumaHold(key, pod.uid, parts)
-
-
-def _allocations(
-    pod: PodAllocation, path: str, errors: list[FieldError]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield (path, resource, CPU or GPU numbers as text) for each container allocation."""
-    for number, container in enumerate(pod.containers):
-        where = f"{path}.containerAllocations[{number}].allocations"
-        found = container.get("allocations") if isinstance(container, dict) else None
-        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-            errors.append(FieldError(where, found, _NO_ALLOCATIONS))
-            continue
-        for resource, text in found.items():
-            yield f"{where}[{resource}]", resource, text
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -80,21 +80,6 @@ class _ClaimRequest:
     volume_mode: str
     selector: LabelSelector | None
 
-    def is_met_by(self, offer: _Offer) -> bool:
-        """Return whether an unreserved volume satisfies the claim."""
-        return (
-            self.volume_mode == offer.volume_mode
-            and self.modes <= offer.modes
-            and self.size_bytes <= offer.volume.capacity_bytes
-            and (self.selector is None or self.selector.matches(offer.labels))
-        )
-
-    def owns(self, offer: _Offer) -> bool:
-        """Return whether a volume is reserved for this claim and satisfies it."""
-        is_same_claim = not offer.uid or not self.uid or offer.uid == self.uid
-        is_same_class = offer.volume.storage_class == self.storage_class
-        return is_same_claim and is_same_class and self.size_bytes <= offer.volume.capacity_bytes
-
 
 @dataclass(frozen=True)
 class Storage:
@@ -238,11 +223,26 @@ def _pending_claim(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
 def _candidate_volumes(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
     """Return a claim's candidate volumes, and whether the only candidate is reserved for it."""
     claimed = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
-    reserved = [o.volume for o in claimed if o is not None and request.owns(o)]
+    reserved = [
+        offer.volume
+        for offer in claimed
+        if offer is not None
+        and (not offer.uid or not request.uid or offer.uid == request.uid)
+        and offer.volume.storage_class == request.storage_class
+        and request.size_bytes <= offer.volume.capacity_bytes
+    ]
     if reserved:
         return (min(reserved, key=lambda each: (each.capacity_bytes, each.name)),), True
     offers = storage.offers.get(request.storage_class, ())
-    return tuple(offer.volume for offer in offers if request.is_met_by(offer)), False
+    suitable = (
+        offer.volume
+        for offer in offers
+        if request.volume_mode == offer.volume_mode
+        and request.modes <= offer.modes
+        and request.size_bytes <= offer.volume.capacity_bytes
+        and (request.selector is None or request.selector.matches(offer.labels))
+    )
+    return tuple(suitable), False
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:

@@ -147,44 +147,41 @@ class Refill:
         self.parts: dict[tuple[int, int, int], cp_model.IntVar] = {}
         self.shared: dict[tuple[int, int], cp_model.IntVar] = {}
         self._pool, self._ordered = pool, ordered
-        self._most, self._sizes = pool.max_pods_per_node, pool.sizes.tolist()
+        most, sizes = pool.max_pods_per_node, pool.sizes.tolist()
         self.size_of: list[int] = pool.size_of.tolist()
-        self._whole = pool.whole_gpus.tolist()
-        for k, n in zip(*(a.tolist() for a in np.nonzero(self._most)), strict=True):
-            self.pods[n, k] = self.model.new_int_var(0, int(self._most[k, n]), "")
-        for n in range(len(pool.nodes.cpu_m)):
-            self._add_node(n)
+        whole_gpus = pool.whole_gpus.tolist()
+        for k, n in zip(*(a.tolist() for a in np.nonzero(most)), strict=True):
+            self.pods[n, k] = self.model.new_int_var(0, int(most[k, n]), "")
+        nodes = pool.nodes
+        for n in range(len(nodes.cpu_m)):
+            here = [(k, v) for (m, k), v in self.pods.items() if m == n]
+            for size, capacity in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
+                self._add_upper_limit([(int(size[k]), v) for k, v in here], int(capacity[n]))
+            requested: dict[int, list[cp_model.IntVar]] = {}
+            for k, var in here:
+                requested.setdefault(self.size_of[k], []).append(var)
+            requested.pop(-1, None)
+            devices = range(int(nodes.num_gpu[n]) if requested else 0)
+            for d in devices:
+                self.shared[n, d] = self.model.new_bool_var("")
+                load = []
+                for z in sorted(requested):
+                    size = sizes[z]
+                    self.parts[n, d, z] = self.model.new_int_var(0, WHOLE // size, "")
+                    load.append((size, self.parts[n, d, z]))
+                self.model.add(sum(size * var for size, var in load) <= WHOLE * self.shared[n, d])
+                if d and ordered:
+                    self.model.add_implication(self.shared[n, d], self.shared[n, d - 1])
+            for z, variables in requested.items():
+                self.model.add(sum(self.parts[n, d, z] for d in devices) == sum(variables))
+            whole = [(whole_gpus[k], v) for k, v in here]
+            shared = [(1, self.shared[n, d]) for d in devices]
+            self._add_upper_limit(whole + shared, int(nodes.num_gpu[n]))
         by_class: dict[int, list[cp_model.IntVar]] = {}
         for (_, k), var in self.pods.items():
             by_class.setdefault(k, []).append(var)
         for k, variables in by_class.items():
             self.model.add(cp_model.LinearExpr.sum(variables) <= int(pool.supply[k]))
-
-    def _add_node(self, n: int) -> None:
-        pool, nodes = self._pool, self._pool.nodes
-        here = [(k, v) for (m, k), v in self.pods.items() if m == n]
-        for size, capacity in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
-            self._add_upper_limit([(int(size[k]), v) for k, v in here], int(capacity[n]))
-        requested: dict[int, list[cp_model.IntVar]] = {}
-        for k, var in here:
-            requested.setdefault(self.size_of[k], []).append(var)
-        requested.pop(-1, None)
-        devices = range(int(nodes.num_gpu[n]) if requested else 0)
-        for d in devices:
-            self.shared[n, d] = self.model.new_bool_var("")
-            load = []
-            for z in sorted(requested):
-                size = self._sizes[z]
-                self.parts[n, d, z] = self.model.new_int_var(0, WHOLE // size, "")
-                load.append((size, self.parts[n, d, z]))
-            self.model.add(sum(size * var for size, var in load) <= WHOLE * self.shared[n, d])
-            if d and self._ordered:
-                self.model.add_implication(self.shared[n, d], self.shared[n, d - 1])
-        for z, variables in requested.items():
-            self.model.add(sum(self.parts[n, d, z] for d in devices) == sum(variables))
-        whole = [(self._whole[k], v) for k, v in here]
-        shared = [(1, self.shared[n, d]) for d in devices]
-        self._add_upper_limit(whole + shared, int(nodes.num_gpu[n]))
 
     def _add_upper_limit(self, terms: list[tuple[int, cp_model.IntVar]], limit: int) -> None:
         terms = [(size, v) for size, v in terms if size]

@@ -274,7 +274,17 @@ class _Predictor:
         if alone.start in (Start.NOW, Start.SOON):
             return prediction
         tasks = {task.key for task in gang.tasks}
-        foreign = sorted(key_of(obj) for obj in cluster if _is_foreign(obj, tasks))
+        kept_owners = ("DaemonSet", "Node")
+        foreign = sorted(
+            key_of(obj)
+            for obj in cluster
+            if obj.get("kind") == POD.kind
+            and key_of(obj) not in tasks
+            and not any(
+                owner.get("kind") in kept_owners
+                for owner in (obj.get("metadata") or {}).get("ownerReferences") or ()
+            )
+        )
         if foreign:
             rest = [obj for obj in cluster if not is_pod_of(obj, frozenset(foreign))]
             if self._predict_in(rest, prediction.gang)[1].start in (Start.NOW, Start.SOON):
@@ -291,14 +301,6 @@ class _Predictor:
         read, plan = self._run_session(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
         return gang, self._predict_gang(gang, plan, read.snapshot, {})
-
-
-def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
-    """Return whether an object is another scheduler's pod, but not a DaemonSet or static pod."""
-    if obj.get("kind") != POD.kind or key_of(obj) in tasks:
-        return False
-    owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
-    return not any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)
 
 
 def _dated(obj: Manifest, now_ms: int) -> Manifest:
