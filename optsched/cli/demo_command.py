@@ -76,15 +76,15 @@ def demo(*, emulated: bool) -> None:
         table.add_row(name, *cells)
     console.print()
     console.print(table)
-    # Several jobs without gangs must deadlock; all jobs of every other round must finish.
-    if not all(
-        last.is_stuck
-        if least != TASKS and len(last.jobs) != 1
-        else len(last.finished_at) == len(last.jobs)
-        for _, least, last in results
-    ):
+    if not all(_as_expected(least, last) for _, least, last in results):
         print_text(stderr(), _NOT_AS_EXPECTED, "red")
         sys.exit(Exit.FAILED)
+
+
+def _as_expected(least: int, last: Progress) -> bool:
+    """Return whether several jobs without gangs deadlock, or all jobs of another round finish."""
+    finished = len(last.finished_at) == len(last.jobs)
+    return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 
 
 def _play_round(console: Console, stage: Stage, num_jobs: int, least: int) -> Progress:
