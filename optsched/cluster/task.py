@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     )
 
 
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104
+
+
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A host port that a pod uses; the address 0.0.0.0 conflicts with every address."""
+    """A host port that a pod uses; the address `ANY_ADDRESS` conflicts with every address."""
 
     protocol: str
     address: str
@@ -36,7 +39,7 @@ class HostPort:
         """Return whether two host ports conflict on one node."""
         if (self.protocol, self.port) != (other.protocol, other.port):
             return False
-        return self.address == other.address or "0.0.0.0" in (self.address, other.address)  # noqa: S104
+        return self.address == other.address or ANY_ADDRESS in (self.address, other.address)
 
     def __str__(self) -> str:
         return f"{self.port}/{self.protocol}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from optsched.cluster.selectors import narrowest_labels
-from optsched.cluster.task import PodTerm, SpreadTerm, TaskStatus
+from optsched.cluster.task import ANY_ADDRESS, PodTerm, SpreadTerm, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,39 +146,40 @@ class Relations:
 
     def find_colliding(self, ports: Iterable[HostPort]) -> list[int]:
         """Return the indices of the host ports that conflict with any of the given ports."""
-        return find_colliding(self._ports_by_number, ports)
+        return self._port_index.find_colliding(ports)
 
     @cached_property
     def _port_number(self) -> dict[HostPort, int]:
         return {port: p for p, port in enumerate(self.ports)}
 
     @cached_property
-    def _ports_by_number(self) -> PortIndex:
-        return index_ports(self.ports)
+    def _port_index(self) -> PortIndex:
+        return PortIndex(enumerate(self.ports))
 
 
-PortIndex: TypeAlias = dict[tuple[str, int], list[tuple[int, "HostPort"]]]
-"""(index in a list of host ports, host port) pairs, keyed by protocol and port number."""
+class PortIndex:
+    """Finds host ports that conflict with other ones.
 
+    Only ports of equal protocol and number can conflict, so the ports are indexed by these fields
+    and by address. Each port comes with an index, which several ports may share.
+    """
 
-def index_ports(ports: Iterable[HostPort]) -> PortIndex:
-    """Index host ports by protocol and number, because only ports of equal number can conflict."""
-    found: PortIndex = {}
-    for p, port in enumerate(ports):
-        found.setdefault((port.protocol, port.port), []).append((p, port))
-    return found
+    def __init__(self, ports: Iterable[tuple[int, HostPort]]) -> None:
+        self._by_number: dict[tuple[str, int], dict[str, list[int]]] = {}
+        for p, port in ports:
+            by_address = self._by_number.setdefault((port.protocol, port.port), {})
+            by_address.setdefault(port.address, []).append(p)
 
-
-def find_colliding(index: PortIndex, ports: Iterable[HostPort]) -> list[int]:
-    """Return the sorted indices of the host ports that conflict with any of the given ports."""
-    return sorted(
-        {
-            p
-            for port in ports
-            for p, known in index.get((port.protocol, port.port), ())
-            if known.collides(port)
-        }
-    )
+    def find_colliding(self, ports: Iterable[HostPort]) -> list[int]:
+        """Return the sorted indices of the host ports that conflict with any of the given ports."""
+        found: set[int] = set()
+        for port in ports:
+            by_address = self._by_number.get((port.protocol, port.port), {})
+            if port.address == ANY_ADDRESS:
+                found.update(*by_address.values())
+            else:
+                found.update(by_address.get(port.address, ()), by_address.get(ANY_ADDRESS, ()))
+        return sorted(found)
 
 
 class TermMatcher:
@@ -318,7 +319,7 @@ def build_relations(
     taken = np.zeros((len(ports), len(nodes)), np.bool_)
     number = {t.key: m for m, t in enumerate(terms)}
     is_spread = np.array([t.kind is TermKind.SPREAD for t in terms], np.bool_)
-    port_index = index_ports(ports)
+    port_index = PortIndex(enumerate(ports))
     for n, node in enumerate(nodes) if terms or ports else ():
         for task in node.residents:
             rows = matcher.rows(task)
@@ -330,7 +331,7 @@ def build_relations(
                 if key in number:
                     carried[number[key], n] += 1
             if task.shape.host_ports:
-                taken[find_colliding(port_index, task.shape.host_ports), n] = True
+                taken[port_index.find_colliding(task.shape.host_ports), n] = True
     if coming is not None:
         selected += coming.selected
         carried += coming.carried

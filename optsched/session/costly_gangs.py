@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import replace
 from heapq import heapify, heappop
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from optsched.cluster.amounts import amounts, total
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import HostPort
 
 RelatedTerm: TypeAlias = PodTerm | SpreadTerm
-Costs: TypeAlias = "dict[TaskShape | RelatedTerm | str, int]"
-"""Maps each task shape or term of a gang to its cost, which counts once for all gangs with it.
+Costs: TypeAlias = "dict[TaskShape | RelatedTerm | HostPort | str, int]"
+"""Maps each task shape, term or host port to its cost, which counts once for all gangs with it.
 
 The cost of a gang alone has the gang's key.
 """
@@ -47,6 +48,9 @@ MOST: Final = 10_000
 
 MOST_OF_GANG: Final = 50_000
 """Maximum cost of a gang; no session considers a gang that costs more."""
+
+PORT_COST: Final = 2
+"""Cost of each different host port of pending pods, if all together would exceed `MOST`."""
 
 SELECTED_PER_COST: Final = 50
 """Number of different pending pods that a term selects per unit of the term's cost."""
@@ -100,9 +104,9 @@ _KEPT: Final = frozenset(
 
 LEFT: Final = Reason(
     ReasonCode.QUEUE_ORDER,
-    "its pods have many affinity terms, spread constraints, volume claims or resources, or terms "
-    "that select many pods; a session considers few such jobs, and a later session considers this "
-    "job",
+    "its pods have many affinity terms, spread constraints, volume claims, host ports or "
+    "resources, or terms that select many pods; a session considers few such jobs, and a later "
+    "session considers this job",
 )
 
 _DEFERRED: Final = frozenset({LEFT, TOO_MANY})
@@ -129,15 +133,15 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     no gang is beyond the limit.
     """
     open_gangs = [gang for gang in snapshot.gangs if gang.problem is None]
-    selection_costs = _find_selection_costs(open_gangs)
+    shared_costs = _find_selection_costs(open_gangs) | _find_port_costs(open_gangs)
     costly: list[Costly] = []
     for gang, cost in zip(open_gangs, derived_of(open_gangs, _cost_of_gang), strict=True):
         costs: Costs = {}
         if cost > FREE:
             costs |= _cost_by_shape(gang)
-        if selection_costs:
-            terms = gang.derived(_terms_of_gang)
-            costs |= {term: selection_costs[term] for term in terms if term in selection_costs}
+        if shared_costs:
+            causes = (*gang.derived(_terms_of_gang), *gang.derived(_host_ports_of_gang))
+            costs |= {cause: shared_costs[cause] for cause in causes if cause in shared_costs}
         if costs:
             costly.append((gang, costs))
     total: Costs = {}
@@ -149,9 +153,9 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
     for gang, costs in costly:
         if (cost := sum(costs.values())) > MOST_OF_GANG:
             message = (
-                "the affinity terms, spread constraints, volume claims and resources of its pods "
-                f"cost {cost}, but at most {MOST_OF_GANG} is accepted: use fewer, or the same ones "
-                "in all pods"
+                "the affinity terms, spread constraints, volume claims, host ports and resources "
+                f"of its pods cost {cost}, but at most {MOST_OF_GANG} is accepted: use fewer, or "
+                "the same ones in all pods"
             )
             left[gang.key] = Reason(ReasonCode.INVALID_POD, message)
     costly = [each for each in costly if each[0].key not in left]
@@ -203,7 +207,7 @@ def _find_considered(
 
     The search ends after `max_left` gangs that exceeded it.
     """
-    considered: set[TaskShape | RelatedTerm | str] = set()
+    considered: set[TaskShape | RelatedTerm | HostPort | str] = set()
     keys: set[str] = set()
     spent = num_left = 0
     for gang, costs in in_turns:
@@ -419,13 +423,25 @@ def _cost(shape: TaskShape) -> int:
         + 2 * len(shape.preferred_pods)
         + 5 * len(shape.spread)
         + len(shape.claims) ** 2 // 10
+        + len(shape.host_ports) // 5
         + len(shape.request) ** 2 // 10
         + len(requirements) // 5
         + sum(len(r.values) for r in requirements) // 100
     )
 
 
-def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
+def _find_port_costs(gangs: Sequence[Gang]) -> Costs:
+    """Return the cost of each host port of pending pods, if there are many different ports."""
+    ports = set(chain.from_iterable(derived_of(gangs, _host_ports_of_gang)))
+    return dict.fromkeys(ports, PORT_COST) if len(ports) * PORT_COST > MOST else {}
+
+
+def _host_ports_of_gang(gang: Gang) -> tuple[HostPort, ...]:
+    shapes = gang.derived(_pending_by_shape)
+    return tuple(dict.fromkeys(chain.from_iterable(shape.host_ports for shape in shapes)))
+
+
+def _find_selection_costs(gangs: Sequence[Gang]) -> Costs:
     """Return the cost of each term that may select many pending pods, if there are many terms."""
     terms: dict[RelatedTerm, None] = {}
     for found in derived_of(gangs, _terms_of_gang):
@@ -445,7 +461,7 @@ def _find_selection_costs(gangs: Sequence[Gang]) -> dict[RelatedTerm, int]:
             for label in (None, *pod_labels.intersection(selecting)):
                 number[gang.namespace, label] += n
                 number[None, label] += n
-    costs = {}
+    costs: Costs = {}
     for term, labels in zip(terms, labels_of, strict=True):
         if term.selector is None:
             continue

@@ -24,6 +24,7 @@ from optsched.session.costly_gangs import (
     MOST_OF_GANG,
     NUMBER_TURN_MS,
     POD_STEPS,
+    PORT_COST,
     SELECTED_PER_COST,
     SHAPE_STEPS,
     STEPS_PER_MS,
@@ -128,6 +129,21 @@ def test_a_session_considers_a_limited_number_of_terms(
     assert cost_of(snapshot) > MOST
     assert cost_of(without_costly_gangs(snapshot)) <= MOST + FREE
     assert 0 < len(left_in(snapshot)) < 120
+
+
+def binding(*numbers: int) -> dict[str, Any]:
+    """Return a container that binds host ports."""
+    ports = [{"containerPort": number, "hostPort": number} for number in numbers]
+    return {"containers": [{"name": "c", "image": "x", "ports": ports}]}
+
+
+def test_a_session_considers_a_limited_number_of_host_ports() -> None:
+    snapshot = crowd(lambda n: binding(*range(1 + 100 * n, 101 + 100 * n)), 120)
+    kept = [gang for gang in without_costly_gangs(snapshot).gangs if gang.problem is None]
+    ports = {port for gang in kept for task in gang.tasks for port in task.shape.host_ports}
+    assert 0.9 * MOST < PORT_COST * len(ports) <= MOST
+    assert "other/pod:plain" in {gang.key for gang in kept}
+    assert left_in(crowd(lambda n: binding(*range(100), 200 + n), 120)) == set()
 
 
 BROAD: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -274,7 +290,7 @@ def test_a_gang_that_takes_too_long_alone_waits_and_says_why() -> None:
     report = run_session(snapshot, POLICY, SessionContext(period_ms=1000))
     assert set(report.plan.binds) == {"ns/plain"}
     told = str(report.plan.pending["ns/g"])
-    assert told.startswith("InvalidPod: the affinity terms, spread constraints, volume claims and")
+    assert told.startswith("InvalidPod: the affinity terms, spread constraints, volume claims, ")
     assert f"at most {MOST_OF_GANG} is accepted: use fewer" in told
 
 

@@ -19,9 +19,11 @@ import numpy as np
 from optsched.cluster.decisions import Sense
 from optsched.cluster.node_resources import ShardMode
 from optsched.cluster.selectors import Operator, Requirement, TaintEffect
-from optsched.cluster.task import TaskStatus
+from optsched.cluster.task import ANY_ADDRESS, TaskStatus
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Switch, Violation
 from optsched.plugins.verification.world import summed, task_usage
+from optsched.problem.problem import cached_by_problem
+from optsched.problem.relations import PortIndex
 from optsched.problem.running import running_tasks
 from optsched.units import amount_text
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.cluster.selectors import Taint
-    from optsched.cluster.task import HostPort, TaskShape
+    from optsched.cluster.task import Task, TaskShape
     from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import AnyLevel, NodeModel
     from optsched.plugins.verification.world import World
@@ -232,12 +234,23 @@ class HostPorts(Rule):
             binding = [task for task in placed if task.shape.host_ports]
             if not binding:
                 continue
+            # The tasks that bind a port on the node, by protocol and number, and by address.
+            bound: dict[tuple[str, int], dict[str, Task]] = {}
             residents = world.snapshot.node_by_name[name].residents
-            for i, task in enumerate(binding):
-                for other in (*residents, *binding[:i]):
-                    if _collide(task.shape.host_ports, other.shape.host_ports):
-                        detail = f"binds a host port of {other.key} on node {name}"
-                        yield Violation(self.name, f"task {task.key}", detail)
+            is_resident = {task.key for task in residents}
+            for task in (*residents, *binding):
+                others: dict[str, None] = {}
+                for port in task.shape.host_ports:
+                    same = bound.setdefault((port.protocol, port.port), {})
+                    known = same.get(port.address) or same.get(ANY_ADDRESS)
+                    if port.address == ANY_ADDRESS:
+                        known = next(iter(same.values()), None)
+                    if known is not None and known is not task:
+                        others[known.key] = None
+                    same.setdefault(port.address, task)
+                for other in others if task.key not in is_resident else ():
+                    detail = f"binds a host port of {other} on node {name}"
+                    yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`.
@@ -253,8 +266,7 @@ class HostPorts(Rule):
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
         """See `Blocking`. The blockers are the running tasks that bind a conflicting host port."""
         own_ports = problem.classes.shapes[task_class].host_ports
-        running = running_tasks(problem).tasks if own_ports else ()
-        rivals = [v for v, task in enumerate(running) if _collide(own_ports, task.shape.host_ports)]
+        rivals = _index_running_ports(problem).find_colliding(own_ports) if own_ports else []
         return [Blocker(np.array(rivals), np.arange(problem.num_nodes))] if rivals else []
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -304,13 +316,10 @@ class HostPorts(Rule):
         )
 
 
-def _collide(ports: tuple[HostPort, ...], other_ports: tuple[HostPort, ...]) -> bool:
-    if not (ports and other_ports):
-        return False
-    others: dict[tuple[str, int], list[HostPort]] = {}
-    for other in other_ports:
-        others.setdefault((other.protocol, other.port), []).append(other)
-    return any(a.collides(b) for a in ports for b in others.get((a.protocol, a.port), ()))
+@cached_by_problem
+def _index_running_ports(problem: Problem) -> PortIndex:
+    tasks = enumerate(running_tasks(problem).tasks)
+    return PortIndex((v, port) for v, task in tasks for port in task.shape.host_ports)
 
 
 @dataclass(eq=False)
