@@ -330,6 +330,6 @@ def _explain_missing_go(missing: Iterable[Binary], rejected: Iterable[str]) -> s
     found = "".join(f"\n  found in an unsupported version: {line}" for line in rejected)
     return f"""{names} cannot be found, and there is no Go to build them with.{found}
 Any one of these helps:
-  - install Go 1.16 or newer (`apt-get install golang-go`), with which optsched builds them once
+  - install Go 1.16 or newer (`apt-get install golang-go`): optsched then builds the binaries once
   - put the binaries on PATH: Kubernetes {MINOR}, etcd 3.5 or newer, KWOK 0.8, Helm 4
   - set KUBEBUILDER_ASSETS to a folder that holds them"""

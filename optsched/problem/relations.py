@@ -265,7 +265,7 @@ def find_terms(
 
 
 def terms_of_pending(terms: Sequence[Term]) -> Sequence[Term]:
-    """Return the terms that pending tasks carry, which precede all other terms."""
+    """Return the leading terms: the affinity terms and spread constraints of pending tasks."""
     number = sum(not term.is_of_residents for term in terms)
     return terms[:number]
 

@@ -69,7 +69,7 @@ If there were fewer connections, lease renewals and events would wait for binds.
 TLS_BUFFER: Final = 1 << 16
 """Buffer size of each TLS connection in bytes.
 
-asyncio's default of 256 KiB per connection would add up to 40 MiB.
+With asyncio's default of 256 KiB, the buffers of all connections could take 40 MiB.
 """
 
 CONNECT_S: Final = 5.0

@@ -249,8 +249,8 @@ class ShareTree:
             parts = list(node.below.values())
             for part in parts:
                 self._refresh(part)
-            # The usage of each child that can grow is scaled down to the smallest weighted share
-            # among these children, and then added.
+            # The usage of each child queue that can grow is scaled down to the smallest weighted
+            # share among these queues. The parent's usage is the sum over its child queues.
             node.held = list(node.past) or [0.0] * len(self._inverse)
             node.is_full = all(part.is_full for part in parts)
             growing = [p.share / p.weight for p in parts if p.share and not p.is_full]

@@ -317,7 +317,7 @@ class _VolumeMatching(Greedy):
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
-        """Return the mask (N,) of nodes that can reach a volume for one more user of a claim."""
+        """Return the mask (N,) of nodes on which one more pod could use the volume of a claim."""
         supply, used = self._supply, self._used.get(key, {})
         request = supply.fitting_volumes(key, used)
         found = (

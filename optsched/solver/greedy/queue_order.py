@@ -147,7 +147,7 @@ class GangClasses:
     def pop_hopeful(self, gangs: list[int]) -> int | None:
         """Pop gangs from a list up to the first gang whose class has not failed; return this gang.
 
-        Returns None if the classes of all gangs have failed.
+        Returns None if the class of every gang has failed to start.
         """
         failed, class_of, touched = self._failed_classes(), self.class_of, self._touched
         while gangs:

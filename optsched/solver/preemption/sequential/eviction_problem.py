@@ -183,7 +183,7 @@ class VictimGang:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The constraint Σ weight · evicted + Σ request · placed ≤ most.
+    """The constraint Σ weight · evicted + Σ request · placed ≤ `most`.
 
     Σ weight · evicted is a sum over victim groups. Σ request · placed is the amount of `resource`
     that the placed tasks of the gang request.
