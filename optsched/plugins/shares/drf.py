@@ -101,7 +101,7 @@ class DrfOrder(Greedy):
         return max((used * inverse for used, inverse in pairs), default=0.0)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> None:
-        """See `GangPreemption`. As in Volcano, the plugin casts no vote on victims of whole gangs."""
+        """See `GangPreemption`. As in Volcano, the plugin casts no vote on whole gangs."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """See `Preemption`.

@@ -240,7 +240,7 @@ def _draw_interval(
 
 
 def _distribution_charts(found: Comparison) -> list[Chart]:
-    note = "Each replay contributes the same number of percentiles, so all replays have the same weight."
+    note = "Each replay adds the same number of percentiles, so all replays have the same weight."
     charts = []
     names = (
         ("jct", "finished", "jct", "Completion time"),
