@@ -12,8 +12,8 @@ from optsched.cluster.selectors import LabelSelector
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
 from optsched.plugins.eviction.victims import (
     Victims,
-    cover_running,
     cover_tasks,
+    find_protecting,
     find_unpreemptable,
 )
 from optsched.problem.running import running_tasks
@@ -87,25 +87,22 @@ def _count_requirements(budgets: Sequence[Budget]) -> int:
 
 
 class Protection:
-    """The tasks that could be evicted for gangs if exhausted budgets did not protect them."""
+    """The tasks that could be evicted for gangs if disruption budgets did not protect them."""
 
     def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
         self._problem = problem
         self._rules = rules
         self._reach = reach
-        self._spent = [b for b in problem.snapshot.budgets if b.allowed <= 0] if reach else []
-        # Mask (B, V): whether an exhausted budget covers a running task that nothing else protects.
-        self._cover: Bool = np.zeros((0, 0), np.bool_)
-        if self._spent:
-            is_spent = np.array([b.allowed <= 0 for b in problem.snapshot.budgets], np.bool_)
-            cover = cover_running(problem)[is_spent]
-            if cover.any():
-                spared = find_unpreemptable(problem)
-                for rule in rules.guarding:
-                    is_spared = None if isinstance(rule, Victims) else rule.spares(problem)
-                    spared = spared if is_spared is None else spared | is_spared
-                cover &= ~spared
-            self._cover = cover
+        # Mask (B, V): whether a budget protects a running task that nothing else protects.
+        self._cover = find_protecting(problem)
+        if not reach:
+            self._cover = np.zeros_like(self._cover)
+        elif self._cover.any():
+            spared = find_unpreemptable(problem)
+            for rule in rules.guarding:
+                is_spared = None if isinstance(rule, Victims) else rule.spares(problem)
+                spared = spared if is_spared is None else spared | is_spared
+            self._cover &= ~spared
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
@@ -128,19 +125,22 @@ class Protection:
             if kind not in self._known:
                 could_help = self._protects(gang) & self._candidates(gang)
                 counts = could_help.sum(axis=1).tolist()
-                kept = {b.key: n for b, n in zip(self._spent, counts, strict=True) if n}
+                budgets = problem.snapshot.budgets
+                kept = {b.key: n for b, n in zip(budgets, counts, strict=True) if n}
                 self._known[kind] = kept
             if self._known[kind]:
                 found[key] = self._known[kind]
         return found
 
     def _protects(self, gang: int) -> Bool:
-        """Return a mask (B, V): whether an exhausted budget protects a running task from a gang.
+        """Return a mask (B, V): whether a budget protects a running task from a gang.
 
         If guarantees override a budget, the budget does not protect tasks that the gang could
         reclaim within its queue's guarantee.
         """
-        yields = np.array([b.yields_to_guarantees for b in self._spent], np.bool_)
+        yields = np.array(
+            [b.yields_to_guarantees for b in self._problem.snapshot.budgets], np.bool_
+        )
         if not yields.any():
             return self._cover
         problem, queue = self._problem, int(self._problem.queue_of[gang])

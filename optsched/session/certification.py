@@ -111,7 +111,10 @@ def certify_plan(
             keeping = protection.keeping(pending)
         pending |= {key: with_budgets(pending[key], kept) for key, kept in keeping.items()}
         if keeping:
-            flaws = (*flaws, *budget_flaws(key for kept in keeping.values() for key in kept))
+            named = {key for kept in keeping.values() for key in kept}
+            budgets = (b for b in rounds.first.problem.snapshot.budgets if b.key in named)
+            protected = session.protected_namespaces
+            flaws = (*flaws, *budget_flaws(b for b in budgets if b.namespace not in protected))
     if session.separated:
         pending |= {gang.key: gang.problem for gang in session.separated if gang.problem}
         pending = dict(sorted(pending.items()))

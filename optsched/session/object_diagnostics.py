@@ -14,7 +14,7 @@ from optsched.units import amount_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from optsched.cluster.snapshot import Gang, Queue, Snapshot
+    from optsched.cluster.snapshot import Budget, Gang, Queue, Snapshot
     from optsched.session.guarantees import Unheld
 
 
@@ -171,8 +171,13 @@ def _stays_together(gang: Gang) -> bool:
 # --- budgets -------------------------------------------------------------------------------------
 
 
-def budget_flaws(keys: Iterable[str]) -> Iterator[Flaw]:
-    """Yield errors for exhausted budgets that protect pods while gangs wait for resources."""
-    message = "it allows no disruption now, and gangs wait for resources of pods it protects"
-    for key in sorted(set(keys)):
-        yield Flaw(kinds.POD_DISRUPTION_BUDGET, key, FlawCode.BUDGET, message)
+def budget_flaws(budgets: Iterable[Budget]) -> Iterator[Flaw]:
+    """Yield errors for budgets that protect pods while gangs wait for resources."""
+    for budget in budgets:
+        message = "it allows no disruption now, and gangs wait for resources of pods it protects"
+        if budget.allowed > 0:
+            message = (
+                "another budget selects the same pods, so the API server refuses to evict them, "
+                "and gangs wait for their resources"
+            )
+        yield Flaw(kinds.POD_DISRUPTION_BUDGET, budget.key, FlawCode.BUDGET, message)

@@ -63,8 +63,14 @@ def test_who_has_cooled_down_is_named() -> None:
 def test_no_more_are_named_than_every_budget_allows() -> None:
     gangs = busy("a", 3), busy("b", 2), busy("c")
     assert named(Budgets(), *gangs) == ["a-w-0", "a-w-1", "a-w-2", "b-w-0", "b-w-1", "c-w-0"]
-    held = (budget("a", 2), replace(budget("a", 1), key="ns/again"), budget("b", 0))
+    held = (budget("a", 1), budget("b", 0))
     assert named(Budgets(), *gangs, budgets=held) == ["a-w-0", "c-w-0"]
+
+
+def test_no_pod_of_two_budgets_is_named() -> None:
+    gangs = busy("a", 3), busy("b", 2)
+    held = (budget("a", 3), replace(budget("a", 3), key="ns/again"), budget("b", 2))
+    assert named(Budgets(), *gangs, budgets=held) == ["b-w-0", "b-w-1"]
 
 
 def test_plugins_bring_the_rules() -> None:

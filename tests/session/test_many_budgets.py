@@ -16,7 +16,7 @@ from optsched.cluster.task import Task, TaskStatus
 from optsched.plugins.eviction.victims import cover_tasks, covers
 from optsched.policy.load import parse_policy
 from optsched.session.budgets import MOST_BUDGETS, MOST_READ, MOST_REQUIREMENTS, limit_budgets
-from optsched.session.session import SessionContext, run_session
+from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.process import InProcess
 from tests.session.test_guarantees_hold import contest
 from tests.session.test_victims import LIMITS, MODEL
@@ -93,15 +93,58 @@ def num_evictions(report: Report) -> int:
 
 @pytest.mark.parametrize("solver", [True, False])
 def test_no_pod_is_evicted_from_a_namespace_with_too_many_budgets(*, solver: bool) -> None:
-    few, many = under(*budgets(MOST_BUDGETS)), under(*budgets(MOST_BUDGETS + 1))
-    assert num_evictions(decide(few, solver=solver)) == 2
+    many = under(*budgets(MOST_BUDGETS + 1))
     report = decide(many, solver=solver)
     assert num_evictions(report) == 0
     limitation = "no evictions, because of too many disruption budgets: ns"
     assert limitation in report.plan.certificate.limitations
     assert not report.plan.certificate.is_proved
     assert "disruption budget ns/b00000" in str(report.plan.pending["ns/asks"])
-    assert num_evictions(decide(many, solver=solver, period_ms=None)) == 2
+    assert report.flaws == ()
+
+
+@pytest.mark.parametrize("solver", [True, False])
+def test_no_pod_of_two_budgets_is_evicted(*, solver: bool) -> None:
+    """The eviction API refuses such a pod, however many evictions its budgets allow."""
+    assert num_evictions(decide(under(*budgets(1)), solver=solver)) == 2
+    report = decide(under(*budgets(2)), solver=solver)
+    assert num_evictions(report) == 0
+    reason = str(report.plan.pending["ns/asks"])
+    assert "stay because of the disruption budget ns/b00000" in reason
+    assert "stay because of the disruption budget ns/b00001" in reason
+    assert [flaw.key for flaw in report.flaws] == ["ns/b00000", "ns/b00001"]
+    assert all("another budget selects the same pods" in flaw.message for flaw in report.flaws)
+
+
+@pytest.mark.parametrize("solver", [True, False])
+def test_other_pods_are_evicted_instead_of_pods_of_two_budgets(*, solver: bool) -> None:
+    snapshot = under(*budgets(2, lambda _: LabelSelector((Requirement("a", Operator.EXISTS),))))
+    holds = snapshot.gang_by_key["ns/holds"]
+    tasks = tuple(replace(t, labels={"a": "b"} if i < 6 else {}) for i, t in enumerate(holds.tasks))
+    gangs = tuple(replace(g, tasks=tasks) if g is holds else g for g in snapshot.gangs)
+    plan = decide(replace(snapshot, gangs=gangs), solver=solver).plan
+    evicted = {action.task for action in plan.actions if isinstance(action, Evict)}
+    assert evicted == {tasks[6].key, tasks[7].key}
+
+
+@pytest.mark.parametrize("solver", [True, False])
+def test_a_reclaim_within_a_guarantee_overrides_two_budgets(*, solver: bool) -> None:
+    yielding = tuple(replace(b, yields_to_guarantees=True) for b in budgets(2))
+    snapshot = replace(contest(2, {}, floor=4), budgets=yielding)
+    assert num_evictions(decide(snapshot, solver=solver)) == 2
+    one = (replace(yielding[0], yields_to_guarantees=False), yielding[1])
+    assert num_evictions(decide(replace(snapshot, budgets=one), solver=solver)) == 0
+
+
+def test_the_verifier_rejects_evictions_of_pods_of_two_budgets() -> None:
+    snapshot = under(*budgets(1))
+    policy = parse_policy(MODEL.replace("SHARES", "capacity"), "test.yaml")
+    actions = decide(snapshot).plan.actions
+    assert judge_actions(snapshot, policy, actions).violations == ()
+    violations = judge_actions(under(*budgets(2)), policy, actions).violations
+    assert {v.rule for v in violations} == {"victims"}
+    assert len(violations) == 2
+    assert all("refuses pods of several disruption budgets" in v.detail for v in violations)
 
 
 def test_few_budgets_are_exact() -> None:
@@ -113,9 +156,9 @@ def test_few_budgets_are_exact() -> None:
 
 def test_budgets_that_cover_no_pod_of_a_gang_do_not_count() -> None:
     others = budgets(5000, present, "other")
-    snapshot = under(*budgets(3), *others, *(replace(b, key=f"ns/{b.key[6:]}x") for b in others))
+    snapshot = under(*budgets(1), *others, *(replace(b, key=f"ns/{b.key[6:]}x") for b in others))
     limited, protected = limit_budgets(snapshot)
-    assert limited.budgets == budgets(3)
+    assert limited.budgets == budgets(1)
     assert protected == ()
     assert num_evictions(decide(snapshot)) == 2
 

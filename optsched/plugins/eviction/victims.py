@@ -7,6 +7,7 @@ API does; an administrator may let the guarantees of queues override a disruptio
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -162,17 +163,27 @@ class Victims(Rule):
         for key, eviction in seen.items():
             if key in world.task_by_key:
                 evicted.setdefault(world.task_by_key[key].namespace, []).append(eviction)
+        num_covering: Counter[str] = Counter()
+        firmly_covered: set[str] = set()
         for budget in world.snapshot.budgets:
             of_namespace = evicted.get(budget.namespace, ())
             counted = [e for e in of_namespace if covers(budget, world.task_by_key[e.task])]
+            num_covering.update(e.task for e in counted)
+            if not budget.yields_to_guarantees:
+                firmly_covered.update(e.task for e in counted)
             if len(counted) > budget.allowed and budget.yields_to_guarantees:
                 counted = [e for e in counted if guaranteed.find_used_guarantee(e) is None]
             if len(counted) > budget.allowed:
                 detail = f"{len(counted)} evicted, {budget.allowed} allowed"
                 yield Violation(self.name, f"budget {budget.key}", detail)
+        for key, number in num_covering.items():
+            may_yield = key not in firmly_covered and guaranteed.find_used_guarantee(seen[key])
+            if number > 1 and not may_yield:
+                detail = "evicted, but the eviction API refuses pods of several disruption budgets"
+                yield Violation(self.name, f"task {key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Protect tasks that are unpreemptable, in their cooldown, or under an exhausted budget."""
+        """Protect tasks that are unpreemptable, in their cooldown, or protected by budgets."""
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
@@ -184,19 +195,28 @@ def find_unpreemptable(problem: Problem) -> Bool:
 
 
 def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bool:
-    """Return the mask (V,) of running tasks that are covered by an exhausted disruption budget.
+    """Return the mask (V,) of running tasks that are protected by disruption budgets.
 
     If `yields` is True, the mask considers only the disruption budgets that guarantees may
     override. If `yields` is False, the mask considers only the budgets that guarantees may not
     override.
     """
-    is_spent = [
-        b.allowed <= 0 and (yields is None or b.yields_to_guarantees is yields)
-        for b in problem.snapshot.budgets
-    ]
-    spent = np.array(is_spent, np.bool_)
-    protected: Bool = np.logical_or.reduce(cover_running(problem)[spent], axis=0)
+    budgets, protecting = problem.snapshot.budgets, find_protecting(problem)
+    is_chosen = [yields is None or b.yields_to_guarantees is yields for b in budgets]
+    protected: Bool = np.logical_or.reduce(protecting[np.array(is_chosen, np.bool_)], axis=0)
     return protected
+
+
+def find_protecting(problem: Problem) -> Bool:
+    """Return the mask (B, V) of the running tasks that each disruption budget protects.
+
+    An exhausted budget protects all tasks that it covers. Other budgets protect the tasks that
+    several budgets cover, because the eviction API refuses to evict these tasks.
+    """
+    cover = cover_running(problem)
+    is_spent = np.array([b.allowed <= 0 for b in problem.snapshot.budgets], np.bool_)
+    protecting: Bool = cover & (is_spent[:, None] | (cover.sum(axis=0) > 1))
+    return protecting
 
 
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
@@ -284,7 +304,7 @@ class _Budgets(_EvictionVotes):
         left = np.array([self._snapshot.budgets[b].allowed for b in budgets], np.int64)
         votes = []
         for covering in self._cover[np.ix_(budgets, victims)].T:
-            votes.append(bool((left[covering] > 0).all()))
+            votes.append(covering.sum() <= 1 and bool((left[covering] > 0).all()))
             left[covering] -= votes[-1]
         return victims[np.array(votes, np.bool_)]
 
@@ -349,13 +369,14 @@ class GuaranteedReclaims:
             task for e in world.evictions if (task := world.task_by_key.get(e.task)) is not None
         ]
         namespaces = {task.namespace for task in evicted}
-        exceeded = [
-            budget
-            for budget in world.snapshot.budgets
-            if budget.yields_to_guarantees
-            and budget.namespace in namespaces
-            and len({t.key for t in evicted if covers(budget, t)}) > budget.allowed
-        ]
+        num_covering: Counter[str] = Counter()
+        exceeded = []
+        for budget in world.snapshot.budgets:
+            if budget.yields_to_guarantees and budget.namespace in namespaces:
+                covered = {t.key for t in evicted if covers(budget, t)}
+                num_covering.update(covered)
+                if len(covered) > budget.allowed:
+                    exceeded.append(budget)
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get(eviction.preemptor)
@@ -363,7 +384,8 @@ class GuaranteedReclaims:
                 continue
             is_reclaimed = eviction.action in _RECLAIMS
             if _refusal(task, world.snapshot.taken_ms) or (
-                is_reclaimed and any(covers(budget, task) for budget in exceeded)
+                is_reclaimed
+                and (num_covering[task.key] > 1 or any(covers(b, task) for b in exceeded))
             ):
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
 

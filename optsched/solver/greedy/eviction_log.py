@@ -105,9 +105,11 @@ class EvictionLog:
         return ~self._spared
 
     def exhausted_budgets(self, v: int) -> list[Budget]:
-        """Return the budgets that protect a running task but allow no further eviction."""
-        is_exhausted = self._cover[:, v] & (self._budget_left <= 0)
-        return [self._budgets[b] for b in np.flatnonzero(is_exhausted)]
+        """Return the budgets that protect a running task: exhausted ones, or all of several."""
+        covering = np.flatnonzero(self._cover[:, v])
+        if len(covering) == 1:
+            covering = covering[self._budget_left[covering] <= 0]
+        return [self._budgets[b] for b in covering]
 
     def evict(self, v: int) -> None:
         """Evict a running task; `undo` and `keep_running` revert the eviction."""
