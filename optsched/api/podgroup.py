@@ -148,7 +148,7 @@ def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]
                 match_label_keys=each.texts("matchLabelKeys"),
                 topology=read_topology(each),
             )
-            for each in spec.records("subGroupPolicy")
+            for each in _sub_groups(spec)
         ),
         status=status,
         errors=tuple(errors),
@@ -176,6 +176,19 @@ def read_topology(fields: Fields) -> NetworkTopology | None:
 
 MOST_RESOURCES: Final = 100
 """Maximum number of resource names in a PodGroup's minResources or in a pod's requests."""
+
+
+MOST_SUB_GROUP_POLICIES: Final = 100
+"""Maximum number of entries of `subGroupPolicy`; a session compares each of them with each pod."""
+
+
+def _sub_groups(spec: Fields) -> list[Fields]:
+    found = list(spec.records("subGroupPolicy"))
+    if len(found) <= MOST_SUB_GROUP_POLICIES:
+        return found
+    message = f"entries are too many: write at most {MOST_SUB_GROUP_POLICIES}"
+    spec.reject("subGroupPolicy", len(found), message)
+    return []
 
 
 def _min_resources(spec: Fields) -> dict[str, int]:

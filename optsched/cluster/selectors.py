@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class Operator(StrEnum):
@@ -198,3 +198,28 @@ class Toleration:
         if not self.key and not self.exists:
             return False
         return self.exists or self.value == taint.value
+
+
+class TolerationIndex:
+    """The tolerations of a pod, indexed so that a test takes the same time for any number."""
+
+    def __init__(self, tolerations: Iterable[Toleration]) -> None:
+        self._values: set[tuple[str, str, TaintEffect | None]] = set()
+        self._keys: set[tuple[str, TaintEffect | None]] = set()
+        self._effects: set[TaintEffect | None] = set()
+        for each in tolerations:
+            if each.key and each.exists:
+                self._keys.add((each.key, each.effect))
+            elif each.key:
+                self._values.add((each.key, each.value, each.effect))
+            elif each.exists:
+                self._effects.add(each.effect)
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Return whether one of the tolerations tolerates a taint."""
+        return any(
+            effect in self._effects
+            or (taint.key, effect) in self._keys
+            or (taint.key, taint.value, effect) in self._values
+            for effect in (None, taint.effect)
+        )

@@ -15,7 +15,7 @@ from optsched.cluster.dra_devices import NO_DEVICES, is_class_quota
 from optsched.cluster.node_resources import NO_LOCAL_DATA, NO_SHARDING, Store
 from optsched.cluster.selectors import Taint, TaintEffect
 from optsched.cluster.task import Task, TaskStatus
-from optsched.cluster.topology import NO_TOPOLOGY
+from optsched.cluster.topology import NO_TOPOLOGY, sub_group_of
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.cluster.reasons import Reason
     from optsched.cluster.selectors import LabelSelector, NodeSelector
     from optsched.cluster.task import TaskShape
-    from optsched.cluster.topology import SubGroupRule, Topology, TopologyRequest
+    from optsched.cluster.topology import SubGroup, SubGroupRule, Topology, TopologyRequest
 
     Derived = TypeVar("Derived")
 
@@ -257,6 +257,15 @@ class Gang(_CacheOwner):
         ones = tuple((role, 1) for role, _ in minimums if role in roles)
         return ones if len(ones) <= self.min_member else ()
 
+    def sub_group_of(self, task: Task) -> SubGroup | None:
+        """Return the subgroup of one of the gang's tasks, or None if the task has none."""
+        if not self.sub_groups:
+            return None
+        found = self.derived(_find_sub_groups)
+        if task.key in found:
+            return found[task.key]
+        return sub_group_of(self.sub_groups, task.labels)
+
     @property
     def missing_resources(self) -> Amounts:
         """`min_resources` minus the requests of the succeeded tasks that count towards the minimum.
@@ -274,6 +283,10 @@ class Gang(_CacheOwner):
 
 _KEY: Callable[[Gang], str] = attrgetter("key")
 _GONE = frozenset({TaskStatus.FAILED, TaskStatus.RELEASING})
+
+
+def _find_sub_groups(gang: Gang) -> Mapping[str, SubGroup | None]:
+    return {task.key: sub_group_of(gang.sub_groups, task.labels) for task in gang.tasks}
 
 
 def _missing_resources(gang: Gang) -> Amounts:

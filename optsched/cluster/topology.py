@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from optsched.api.wellknown import HYPERCLUSTER
 
@@ -91,9 +91,11 @@ class SubGroupRule:
         return values if all(values) else None
 
 
-def sub_group_of(
-    rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]
-) -> tuple[int, tuple[str, ...]] | None:
+SubGroup: TypeAlias = tuple[int, tuple[str, ...]]
+"""A subgroup of a gang: the index of its rule, and the label values of its tasks."""
+
+
+def sub_group_of(rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]) -> SubGroup | None:
     """Return the index of the first rule that matches a task, and the task's subgroup, or None."""
     for number, rule in enumerate(rules):
         group = rule.group_of(labels)

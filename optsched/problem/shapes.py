@@ -13,7 +13,6 @@ from optsched.cluster.amounts import NOTHING, total
 from optsched.cluster.bounded_cache import Interned, SharedObjects
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import QueueGate, TaskStatus
-from optsched.cluster.topology import sub_group_of
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
 def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
     found: dict[_Group, list[Task]] = {}
     for task in tasks:
-        group = sub_group_of(gang.sub_groups, task.labels)
+        group = gang.sub_group_of(task)
         if group is not None:
             found.setdefault(group, []).append(task)
     return found

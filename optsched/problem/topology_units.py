@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.topology import sub_group_of
 from optsched.problem.arrays import frozen
 from optsched.problem.problem import cached_by_problem
 from optsched.problem.shapes import NO_PART
@@ -64,8 +63,8 @@ def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
         entries = problem.shapes.shapes[int(problem.shape_of[gang])].entries
         first = next(e for e, entry in enumerate(entries) if entry.part == part)
         example = problem.task(entry_tasks(problem, gang, first).start)
-        group = sub_group_of(mine.sub_groups, example.labels)
-        tasks = [t for t in tasks if sub_group_of(mine.sub_groups, t.labels) == group]
+        group = mine.sub_group_of(example)
+        tasks = [t for t in tasks if mine.sub_group_of(t) == group]
     number = problem.derived(_node_numbers)
     nodes = [number[t.node] for t in tasks if t.status.is_standing and t.node in number]
     return np.array(nodes, np.int64), len(tasks)

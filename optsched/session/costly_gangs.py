@@ -424,6 +424,7 @@ def _cost(shape: TaskShape) -> int:
         + 5 * len(shape.spread)
         + len(shape.claims) ** 2 // 10
         + len(shape.host_ports) // 5
+        + len(shape.tolerations) // 10
         + len(shape.request) ** 2 // 10
         + len(requirements) // 5
         + sum(len(r.values) for r in requirements) // 100

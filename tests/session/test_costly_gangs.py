@@ -91,6 +91,10 @@ def excluding(number: int) -> dict[str, Any]:
     }
 
 
+def tolerating(number: int) -> dict[str, Any]:
+    return {"tolerations": [{"key": f"k{number}-{i}", "operator": "Exists"} for i in range(1000)]}
+
+
 FAMILIES: dict[str, Callable[[int], dict[str, Any]]] = {
     "affinity": lambda n: {"affinity": {"podAffinity": {REQUIRED: terms(n)}}},
     "anti-affinity": lambda n: {"affinity": {"podAntiAffinity": {REQUIRED: terms(n)}}},
@@ -100,6 +104,7 @@ FAMILIES: dict[str, Callable[[int], dict[str, Any]]] = {
     "resources": named,
     "node affinity": requiring,
     "values": excluding,
+    "tolerations": tolerating,
 }
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.podgroup import MOST_RESOURCES
+from optsched.api.podgroup import MOST_RESOURCES, MOST_SUB_GROUP_POLICIES
 from optsched.formats.codec.pods.task_shape import MOST_REQUIREMENTS, MOST_TERMS
 from optsched.formats.snapshots.assembly import assemble
 from optsched.session.session import SessionContext, run_session
@@ -178,3 +178,16 @@ def test_resources_that_no_node_has_are_named_however_many() -> None:
     told = str(plan.pending["ns/pod:dear"])
     assert told.startswith("Impossible: ")
     assert all(f"example.com/r{index:03d}" in told for index in range(60))
+
+
+def test_a_podgroup_with_too_many_subgroup_policies_waits_and_says_why() -> None:
+    number = MOST_SUB_GROUP_POLICIES + 1
+    policies = [
+        {"name": f"p{i}", "subGroupSize": 1, "matchLabelKeys": ["l"]} for i in range(number)
+    ]
+    waiting = pod("dear", annotations={GROUP: "g"}, labels={"l": "v"})
+    plan = plan_of(group("g", {"minMember": 1, "subGroupPolicy": policies}), waiting)
+    reason = f"spec.subGroupPolicy: {number} entries are too many: write at most"
+    assert reason in str(plan.pending["ns/g"])
+    few = group("g", {"minMember": 1, "subGroupPolicy": policies[1:]})
+    assert "ns/dear" in plan_of(few, waiting).binds

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from optsched.cluster.decisions import Evict
-from optsched.cluster.topology import sub_group_of
 from optsched.plugins.eviction.moves import CONSOLIDATE, find_losses
 from optsched.plugins.eviction.needless_victims import find_needless
 from optsched.plugins.eviction.victims import GuaranteedReclaims, cover_running
@@ -312,7 +311,7 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
         parts = [(ready, min(least, len(ready)))]
         by_group: dict[tuple[int, tuple[str, ...]], list[Task]] = {}
         for task in ready:
-            group = sub_group_of(gang.sub_groups, task.labels)
+            group = gang.sub_group_of(task)
             if group is not None:
                 by_group.setdefault(group, []).append(task)
         parts += [(by_group[g], gang.sub_groups[g[0]].size) for g in sorted(by_group)]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from optsched.cluster.topology import sub_group_of
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_duration_ms
 from optsched.plugins.extension_points import Rule, Violation
 from optsched.plugins.gangs.gang import is_below_minimum
@@ -180,11 +179,9 @@ def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Itera
     """Yield each minimum that a gang breaks if it keeps only the tasks in `left`."""
     if is_below_minimum(gang, left):
         yield _describe_minimum(gang, left)
-    before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
-    after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
-    standing = Counter(
-        sub_group_of(gang.sub_groups, t.labels) for t in left if t.status.holds_resources
-    )
+    before = Counter(map(gang.sub_group_of, held))
+    after = Counter(map(gang.sub_group_of, left))
+    standing = Counter(gang.sub_group_of(t) for t in left if t.status.holds_resources)
     whole, lost = Counter[int](), Counter[int]()
     for group, number in before.items():
         size = 0 if group is None else gang.sub_groups[group[0]].size

@@ -14,7 +14,6 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
-from optsched.cluster.topology import sub_group_of
 from optsched.plugins.declaration import Plugin
 from optsched.plugins.extension_points import Greedy, Rule, Switch, Violation
 from optsched.plugins.verification.world import summed, task_usage
@@ -353,8 +352,13 @@ class SubGroups(Rule):
                 continue
             where = f"gang {key}"
             ready = [t for t in gang.tasks if t.status.counts_as_ready]
-            running = Counter(sub_group_of(gang.sub_groups, t.labels) for t in (*ready, *placed))
-            growing = {sub_group_of(gang.sub_groups, t.labels) for t in placed}
+            running = Counter(map(gang.sub_group_of, (*ready, *placed)))
+            growing = set(map(gang.sub_group_of, placed))
+            num_complete = Counter(
+                group[0]
+                for group, number in running.items()
+                if group is not None and number >= gang.sub_groups[group[0]].size
+            )
             for group, number in running.items():
                 if group is None or group not in growing:
                     continue
@@ -365,11 +369,8 @@ class SubGroups(Rule):
                     detail = f"{tasks} of subgroup {name} would run, but it needs {policy.size}"
                     yield Violation(self.name, where, detail)
             for r, policy in enumerate(gang.sub_groups):
-                complete = sum(
-                    g is not None and g[0] == r and n >= policy.size for g, n in running.items()
-                )
-                if complete < policy.min_groups:
-                    groups, least = count_noun(complete, "subgroup"), policy.min_groups
+                if num_complete[r] < policy.min_groups:
+                    groups, least = count_noun(num_complete[r], "subgroup"), policy.min_groups
                     name = policy.name or str(r)
                     detail = f"{groups} of {name} would run, but minSubGroups is {least}"
                     yield Violation(self.name, where, detail)

@@ -12,13 +12,14 @@ shard before all other nodes, regardless of scores.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from optsched.cluster.decisions import Sense
 from optsched.cluster.node_resources import ShardMode
-from optsched.cluster.selectors import Operator, Requirement, TaintEffect
+from optsched.cluster.selectors import Operator, Requirement, TaintEffect, TolerationIndex
 from optsched.cluster.task import ANY_ADDRESS, TaskStatus
 from optsched.plugins.extension_points import Blocker, Greedy, Rule, Switch, Violation
 from optsched.plugins.verification.world import summed, task_usage
@@ -195,19 +196,43 @@ class Taints(Rule):
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
-        codes, taints = problem.columns.taints()
-        shape = problem.classes.shapes[task_class]
-        open_to = [not find_untolerated_taints(shape, t) for t in taints]
-        return None if all(open_to) else np.array(open_to, np.bool_)[codes]
+        codes, taint_sets = problem.columns.taints()
+        untolerated = _find_untolerated(problem, task_class)
+        if not untolerated:
+            return None
+        open_to = [untolerated.keys().isdisjoint(taints) for taints in taint_sets]
+        return np.array(open_to, np.bool_)[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The rejection reason lists the taints that the class does not tolerate."""
-        _, taints = problem.columns.taints()
-        shape = problem.classes.shapes[task_class]
-        marks = sorted(
-            {str(t) for marked in taints for t in find_untolerated_taints(shape, marked)}
-        )
-        return f"had untolerated taints {', '.join(marks)}"
+        found = _find_untolerated(problem, task_class)
+        shown = ", ".join(map(str, list(found)[:_MOST_SHOWN]))
+        more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+        return f"had untolerated taints {shown}{more}"
+
+
+_MOST_SHOWN: Final = 20
+"""Maximum number of taints that a reason lists."""
+
+
+def _find_untolerated(problem: Problem, task_class: int) -> dict[Taint, None]:
+    """Return the NoSchedule and NoExecute taints of nodes that a task class does not tolerate."""
+    known = problem.derived(_untolerated_by_class)
+    if task_class not in known:
+        tolerations = TolerationIndex(problem.classes.shapes[task_class].tolerations)
+        taints = problem.derived(_list_hard_taints)
+        known[task_class] = {taint: None for taint in taints if not tolerations.tolerates(taint)}
+    return known[task_class]
+
+
+def _untolerated_by_class(_: Problem) -> dict[int, dict[Taint, None]]:
+    return {}
+
+
+def _list_hard_taints(problem: Problem) -> list[Taint]:
+    taints = set(chain.from_iterable(problem.columns.taints()[1]))
+    hard = (taint for taint in taints if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE)
+    return sorted(hard, key=str)
 
 
 def find_untolerated_taints(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:

@@ -15,7 +15,7 @@ from weakref import ref
 
 import numpy as np
 
-from optsched.cluster.selectors import TaintEffect
+from optsched.cluster.selectors import TaintEffect, TolerationIndex
 from optsched.cluster.task import SpreadTerm, TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin, read_whole
 from optsched.plugins.extension_points import Greedy, Rule
@@ -138,10 +138,11 @@ class NodeOrder(Rule):
         codes, marks = problem.columns.taints()
         if self.taint_toleration and any(marks):
             # The number of untolerated `PreferNoSchedule` taints in each set of taints.
+            tolerations = TolerationIndex(shape.tolerations)
             shunned = np.zeros(len(marks))
             for i, taints in enumerate(marks):
                 soft = (t for t in taints if t.effect is TaintEffect.PREFER_NO_SCHEDULE)
-                shunned[i] = sum(not any(t.tolerates(s) for t in shape.tolerations) for s in soft)
+                shunned[i] = sum(not tolerations.tolerates(taint) for taint in soft)
             if shunned.any():
                 parts.append(self.taint_toleration * (TOP - _scale_to_top(shunned[codes])))
         preferences = problem.derived(find_preferences)

@@ -9,6 +9,7 @@ topology, a subgroup gets nodes for all tasks that it needs to start, or for non
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ from optsched.problem.topology_units import entry_tasks, residents
 from optsched.solver.greedy.nodes import NodeView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import F64, I64, Bool
@@ -188,8 +189,15 @@ class _GangPlacement:
         return [p for p, part in parts if part.rule == rule and part.need]
 
     def _placed_in(self, part: int) -> int:
-        entries = enumerate(self._shape.entries)
-        return sum(self.cursor.done[e] for e, entry in entries if entry.part == part)
+        return sum(self.cursor.done[e] for e in self._entries_of[part])
+
+    @cached_property
+    def _entries_of(self) -> Mapping[int, list[int]]:
+        """The entries of each subgroup."""
+        found: dict[int, list[int]] = {p: [] for p in range(len(self._shape.parts))}
+        for e, entry in enumerate(self._shape.entries):
+            found.setdefault(entry.part, []).append(e)
+        return found
 
     def _bound(self, part: int) -> Bound | None:
         if self._rule is None:
@@ -363,7 +371,7 @@ class _GangPlacement:
         Returns whether the subgroup starts.
         """
         need = self._shape.parts[part].need - self._placed_in(part)
-        entries = [e for e, entry in enumerate(self._shape.entries) if entry.part == part]
+        entries = self._entries_of[part]
         bound = self._bound(part)
         domains_tried: Iterable[_DomainNodes] = [domain_nodes]
         if bound is not None:

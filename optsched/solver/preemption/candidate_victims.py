@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.cluster.topology import sub_group_of
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Floors
 from optsched.plugins.eviction.victims import cover_running
 from optsched.plugins.shares.queue_limits import kept_amounts, returns_first
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from optsched.cluster.snapshot import Gang
+    from optsched.cluster.topology import SubGroup
     from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -264,8 +264,8 @@ class VictimGrouper:
             minimums = [r for r, _ in victim.role_minimums]
             role[i] = minimums.index(task.role) + 1 if task.role in minimums else 0
             if victim.sub_groups:
-                found = sub_group_of(victim.sub_groups, task.labels)
-                part[i] = -1 if found is None else _list_sub_groups(victim).index(found)
+                found = victim.sub_group_of(task)
+                part[i] = -1 if found is None else victim.derived(_number_sub_groups)[found]
         priority = problem.priority[gang_of]
         for i in np.flatnonzero(gang_of == preemptor).tolist():
             priority[i] = running.tasks[int(tasks[i])].priority
@@ -350,11 +350,11 @@ class VictimGrouper:
         held = ready.copy()
         for task in gang.tasks:
             if task.status.counts_as_ready and task.key not in left:
-                name = sub_group_of(gang.sub_groups, task.labels)
+                name = gang.sub_group_of(task)
                 ready[name] += 1
                 held[name] += task.status.is_standing
         parts, spare = [], {r: -rule.min_groups for r, rule in enumerate(gang.sub_groups)}
-        for p, name in enumerate(_list_sub_groups(gang)):
+        for name, p in gang.derived(_number_sub_groups).items():
             policy, there = name[0], held[name]
             size = gang.sub_groups[policy].size
             is_whole = ready[name] >= size
@@ -367,7 +367,7 @@ class VictimGrouper:
         return replace(whole, parts=tuple(parts), spare_parts=more)
 
 
-def _list_sub_groups(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the sorted names of the subgroups that contain a gang's tasks."""
-    found = {sub_group_of(gang.sub_groups, t.labels) for t in gang.tasks}
-    return sorted(name for name in found if name is not None)
+def _number_sub_groups(gang: Gang) -> dict[SubGroup, int]:
+    """Return the subgroups that contain a gang's tasks, in sorted order, and their numbers."""
+    found = set(map(gang.sub_group_of, gang.tasks))
+    return {name: p for p, name in enumerate(sorted(name for name in found if name is not None))}
