@@ -201,14 +201,14 @@ def user_of(gang: Gang) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The GPU and CPU capacity, in thousandths, that a task has held on a node since `since_ms`."""
+    """The thousandths of a GPU and of a CPU that a task has held on a node since `since_ms`."""
 
     since_ms: int
     milli: int
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return the usage from `since_ms` to `until_ms`; usage before `ran_ms` counts as idle.
+        """Return the usage from `since_ms` to `until_ms`; GPU usage before `ran_ms` counts as idle.
 
         `ran_ms` is the time at which the number of running tasks reached the gang's minimum, or
         None if it is below the minimum.
@@ -226,7 +226,7 @@ class Usage:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A gang that has arrived, with the requests and usage of its tasks.
+    """A gang that has arrived, with the requests and the current usage of each of its tasks.
 
     `since_ms` is the start of the current run, or None if the gang is not running.
     """
@@ -321,7 +321,7 @@ class Charging:
             self._staying.append((job.payer, usage, self._now_ms + job.grace_ms))
 
     def _charge_lost_work(self, job: _Job, lost_ms: int, cause: str) -> None:
-        """Count the GPU usage of all tasks in the last `lost_ms` milliseconds as lost work."""
+        """Count a gang's GPU usage in the last `lost_ms` milliseconds as lost work."""
         from_ms = self._now_ms - lost_ms
         lost = sum(usage.lost(from_ms, self._now_ms) for usage in job.usages.values())
         self._found[job.payer] += Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
@@ -337,11 +337,11 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
     longer on its node. A pod that was bound before the first snapshot is charged from the first
     snapshot on.
 
-    A running gang counts as evicted if the number of its running pods is below its minimum in the
-    next snapshot. The gang counts as failed, not as evicted, if the node of a lost pod is missing
-    or not ready. The lost work is the GPU usage of the lost pods since their last checkpoint
-    (`optsched.io/checkpointed-at`), or since the start of the gang's run if the last checkpoint is
-    older. Charges are more accurate if snapshots are taken more often.
+    A running gang counts as evicted if, in the next snapshot, fewer pods of the gang run than its
+    minimum requires. The gang counts as failed, not as evicted, if the node of a lost pod is
+    missing or not ready. The lost work is the GPU usage of the lost pods since their last
+    checkpoint (`optsched.io/checkpointed-at`), or since the start of the gang's run if the last
+    checkpoint is older. Charges are more accurate if snapshots are taken more often.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _RecordedGang] = {}
@@ -376,7 +376,7 @@ class _RecordedGang:
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
-        """Process the next snapshot; `gang` is None if it does not contain the gang."""
+        """Process the next snapshot; `gang` is None if the snapshot does not contain the gang."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}

@@ -1,7 +1,7 @@
 """An emulated in-memory cluster, and the gang scheduling experiment.
 
 The emulated cluster stores Kubernetes objects, schedules the pods in sessions, and starts bound
-pods immediately. The time of the emulated cluster passes only when `advance` is called.
+pods immediately. The clock of the emulated cluster advances only when `advance` is called.
 
 The experiment runs jobs with and without gang scheduling. Each job has 2 parameter servers with 1
 CPU and 4 workers with 2 CPUs, 10 CPUs in total. A job makes progress only while all of its six
@@ -81,7 +81,7 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the time, finish pods annotated as complete, run a session and bind its pods.
+        """Advance the clock, finish pods annotated as complete, run a session and bind its pods.
 
         Bound pods run immediately.
         """
@@ -113,7 +113,7 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""While a CPU is idle, a deadlock is reported only after `PATIENCE` times `quiet_seconds`."""
+"""Factor by which the deadlock timeout `quiet_seconds` is multiplied while a CPU is idle."""
 
 
 class Stage(Protocol):
@@ -132,7 +132,7 @@ class Stage(Protocol):
         """Delete the experiment's pods and PodGroups, and wait until they are deleted."""
 
     def advance(self) -> float:
-        """Advance the cluster time by one step; return a monotonic time in seconds."""
+        """Advance the cluster's clock by one step; return a monotonic time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,8 @@ class Progress:
     jobs: Mapping[str, JobState]  # State of each job, keyed by name.
     # Completion time of each completed job, in seconds since the jobs were created.
     finished_at: Mapping[str, float] = field(default_factory=dict)
-    # True if the jobs are deadlocked: no job has all of its tasks running, and no job state has
-    # changed for a long time.
+    # True if the jobs are deadlocked: no job has all of its tasks running, and the state of every
+    # job has been unchanged for a long time.
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:
@@ -271,7 +271,7 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        # While a CPU is idle, the scheduler may just be slow, so wait longer.
+        # While a CPU is idle, the scheduler may just be slow, so the deadlock timeout is longer.
         is_full = sum(state.cpus for state in states.values()) >= num_cpus
         patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
         are_complete = all(state.is_complete for state in states.values())

@@ -1,1 +1,1 @@
-"""Compare models on the same traces: a grid of replays, and paired differences of metrics."""
+"""Replay the same traces under several models, and compare the metrics of pairs of replays."""

@@ -4,9 +4,10 @@ A difference in a metric is significant only if it passes two tests:
 
 - The simultaneous confidence interval (Student's t with Bonferroni correction) excludes zero.
 - The sign-flip test rejects the null hypothesis that the two models of a pair are exchangeable. A
-  flip changes the signs of all metric differences of one pair together. The test statistic is the
-  largest standardised sum of differences among all metrics. Taking this maximum corrects for the
-  number of metrics (Westfall and Young, Resampling-Based Multiple Testing, 1993, §2.3).
+  sign flip changes the signs of all metric differences of one pair of replays together. The test
+  statistic is the maximum over all metrics of the absolute standardised sum of differences. Taking
+  this maximum corrects for the number of metrics (Westfall and Young, Resampling-Based
+  Multiple Testing, 1993, §2.3).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Figure:
     """A metric by which models are compared."""
 
     name: str  # Column name in tables and files.
-    path: tuple[str, ...]  # Keys that lead to the metric in a result's JSON.
+    path: tuple[str, ...]  # Path of keys to the metric in the JSON result of a replay.
     unit: str = ""  # Unit: `s`, `part` (a fraction of 1), `hours`, or empty if the metric has none.
     # Whether lower values are better; None if neither lower nor higher values are better.
     is_better_low: bool | None = True
@@ -151,8 +152,8 @@ class Difference:
 def least_pairs(num_models: int = 1) -> int:
     """Return the smallest number of pairs for which the sign-flip test can reach significance.
 
-    `num_models` is the number of models that are compared with the first model. The minimum is 6
-    pairs for one model and 7 pairs for two or three models.
+    `num_models` is the number of models that are compared with the first model in the comparison.
+    The minimum is 6 pairs for one model and 7 pairs for two or three models.
     """
     pairs = 1
     while 2.0 ** (1 - pairs) * num_models > 1 - CONFIDENCE:
@@ -166,10 +167,10 @@ def paired_differences(
     """Return mean, interval and corrected p-value per metric; None for unmeasured metrics.
 
     `differences` has one row per metric and one column per pair of replays. Each difference is the
-    metric under a model minus the metric under the first model, or None if either was not measured.
-    `num_models` is the number of models that are compared with the first model. The family-wise
-    error rate over all metrics and models is at most 5 %. `seed` determines which sign flips are
-    drawn, and thus the p-values.
+    metric's value under the compared model minus its value under the first model, or None if either
+    value was not measured. `num_models` is the number of models that are compared with the first
+    model. The family-wise error rate over all metrics and models is at most 5 %. `seed` determines
+    which sign flips are drawn, and thus the p-values.
     """
     if not differences:
         return []
@@ -181,8 +182,8 @@ def paired_differences(
     is_tested = (number >= least_pairs(num_models)) & known.any(axis=1)
     p_values = np.ones(len(table))
     if is_tested.any():
-        # A metric's p-value is the fraction of sign flips for which the largest sum of any metric
-        # is at least the metric's observed sum.
+        # A metric's p-value is the fraction of sign flips for which the maximum of the absolute
+        # standardised sums of all metrics is at least the metric's own observed sum.
         tested, counts = known[is_tested], number[is_tested]
         scaled = tested / np.sqrt(counts * (tested**2).sum(axis=1))[:, None]
         greatest = np.abs(_flips(known.shape[1], seed) @ scaled.T).max(axis=1)
@@ -195,8 +196,8 @@ def paired_differences(
     is_known = ~np.isnan(table)
     apart = np.where(is_known, table - means[:, None], 0.0)
     spread = np.sqrt((apart**2).sum(axis=1) / (num_pairs - 1))
-    # If all differences are equal, correct the rounding errors of the standard deviation: set it to
-    # zero.
+    # If all differences are equal, the standard deviation is zero; rounding errors could make it
+    # positive.
     most = np.where(is_known, table, -np.inf).max(axis=1, initial=-np.inf)
     least = np.where(is_known, table, np.inf).min(axis=1, initial=np.inf)
     largest = np.abs(np.where(is_known, table, 0.0)).max(axis=1, initial=0.0)
@@ -220,10 +221,12 @@ def paired_differences(
 def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
     """Return a matrix of signs ±1, with one row per sign flip and one column per pair."""
     if pairs <= _ALL_FLIPS_UP_TO:
-        # Fix the first sign, because flipping all signs changes no absolute value.
+        # Fix the first sign, because flipping all signs does not change the absolute value of a
+        # sum.
         bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
         return (1.0 - 2.0 * bits[:, ::-1]).astype(np.float64)
     drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
-    # Include the observed signs as one of the flips; otherwise a p-value could be zero.
+    # Include the observed differences (all signs +1) as one of the flips; otherwise a p-value could
+    # be zero.
     found: NDArray[np.float64] = np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
     return found

@@ -40,12 +40,12 @@ class Row:
 
     @property
     def replay(self) -> tuple[str, int]:
-        """The trace and seed; two models' replays with the same trace and seed form a pair."""
+        """The trace and the seed; two replays that differ only in the model form a pair."""
         return self.trace, self.seed
 
     @cached_property
     def jobs(self) -> dict[str, JobTimes] | None:
-        """The job times, keyed by job name, or None if the result lists no jobs."""
+        """The `JobTimes`, keyed by job name, or None if the result lists no jobs."""
         found = self.result.get("jobs")
         return None if found is None else read_job_times(found)
 
@@ -72,7 +72,8 @@ class Comparison:
 
     models: Sequence[str]  # Model names in grid order; the first model is the baseline.
     rows: Sequence[Row]  # One result per model, trace and seed, in grid order.
-    failures: Mapping[str, str]  # Error messages of failed replays, keyed by cell name.
+    # Error messages of failed replays, keyed by the name of the grid cell.
+    failures: Mapping[str, str]
     is_complete: bool
 
     @classmethod
@@ -100,7 +101,7 @@ class Comparison:
 
     @property
     def least_pairs(self) -> int:
-        """Minimum number of distinct traces from which a model can be called better or worse."""
+        """Minimum number of distinct traces that is needed to call a model better or worse."""
         return least_pairs(max(len(self.models) - 1, 1))
 
     @cached_property
@@ -180,8 +181,8 @@ class Comparison:
     def difference(self, model: str, figure: Figure) -> Difference | None:
         """Return a metric's mean paired difference from the first model; None if unmeasured.
 
-        If a trace is replayed with several solver seeds, these replays are averaged into one pair,
-        because they are not independent samples.
+        If a trace is replayed with several solver seeds, the differences of these replays are
+        averaged and count as one pair, because they are not independent samples.
         """
         return self._differences[model][figure.name]
 

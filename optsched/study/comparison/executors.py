@@ -33,7 +33,7 @@ WORKERS_S = 60
 
 
 class ExecutorError(Exception):
-    """Raised if an executor cannot be used; the message states the cause and a remedy."""
+    """Raised if an executor cannot be used; the message states the cause and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[DaskExecuto
 def _shake_hands(address: str, security: Security | None) -> None:
     """Raise OSError, ValueError or TimeoutError unless a Dask scheduler answers.
 
-    `Client` would wait forever for a server that accepts a connection and sends nothing. The check
-    runs in a thread, because the caller may have a running event loop.
+    Dask's `Client` would wait forever for a server that accepts a connection and sends nothing. The
+    check runs in a thread, because the caller may have a running event loop.
     """
     from distributed.comm import connect
 
@@ -211,7 +211,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     def run() -> None:
         try:
             asyncio.run(greet())
-        except Exception as e:  # An unknown server may cause any exception.
+        except Exception as e:  # A server that is not a Dask scheduler may cause any exception.
             found.append(e)
 
     thread = Thread(target=run, daemon=True)

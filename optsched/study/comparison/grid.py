@@ -38,13 +38,13 @@ UNDECIDED: Final = ("Undecided", "arrived after the last session")
 
 
 def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
-    """Return the job times as JSON, with one list per field of `JobTimes`."""
+    """Return the times of the jobs as JSON, with one list per field of `JobTimes`."""
     every = list(jobs)
     return {name: [getattr(job, name) for job in every] for name in _COLUMNS}
 
 
 def read_job_times(found: Mapping[str, Sequence[Any]]) -> dict[str, JobTimes]:
-    """Parse the output of `columns_of`; return the job times, keyed by job name."""
+    """Parse the output of `columns_of`; return the `JobTimes`, keyed by job name."""
     rows = zip(*(found[name] for name in _COLUMNS), strict=True)
     return {job.name: job for job in (JobTimes(*row) for row in rows)}
 
@@ -193,8 +193,8 @@ class Cell:
         if played.timeline is not None:
             counted = {job.name for job in played.jobs}
             result["unfinished_reasons"] = reasons_of(played.timeline, counted)
-            # Jobs that arrive during the warm-up count in no metric, but a model that starves them
-            # has more idle capacity for later jobs.
+            # Jobs that arrive during the warm-up are not included in any metric, but a model that
+            # starves them has more idle capacity for later jobs.
             result["unfinished_of_warm_up"] = [
                 job.key
                 for job in played.timeline.jobs

@@ -34,7 +34,7 @@ class PlanMeasures:
     # Number of pods that are evicted and not moved to another node, and number of moved pods.
     victims: int
     moved: int
-    nodes: int  # Number of nodes with at least one pod after the plan.
+    nodes: int  # Number of nodes on which at least one pod runs after the plan is executed.
     # Allocated fraction of all GPUs after the plan, or of all CPUs in clusters without GPUs.
     allocation: float | None
     # Fraction of the idle GPU capacity that a typical pod of the instance cannot use after the
@@ -54,7 +54,8 @@ class PlanMeasures:
     # HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
-    gap: float | None  # Largest relative gap of the objective levels; None if a level has no bound.
+    # Maximum relative gap over the objective levels; None if a level has no bound.
+    gap: float | None
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:

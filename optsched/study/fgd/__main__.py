@@ -1,4 +1,4 @@
-"""`python -m optsched.study.fgd POD_LIST...`: compare GPU allocations with FGD and a bound."""
+"""`python -m optsched.study.fgd POD_LIST...`: compare a search, FGD and a bound."""
 
 from __future__ import annotations
 

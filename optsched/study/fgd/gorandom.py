@@ -1,7 +1,7 @@
 """Go's `math/rand` generator, which shuffles the pods of the published experiment.
 
 `math/rand` is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64.
-The generator's initial state combines a fixed table with the output of a multiplicative generator
+The generator's initial state is a fixed table, XORed with the output of a multiplicative generator
 that starts at the seed. The first 607 numbers for one seed determine the fixed table, which
 determines the numbers for every other seed. `go_seed_42.txt` contains the first 607 numbers for
 seed 42. A test compares the output of this module with that of Go.
@@ -45,10 +45,10 @@ class GoRandom:
         return self.uint64() % 2**63
 
     def intn(self, most: int) -> int:
-        """Return a number below `most`, which is at most 2^31, like Go's `Intn`.
+        """Return a random number from 0 to `most` − 1, like Go's `Intn`; `most` is at most 2^31.
 
-        The result is a random 31-bit number modulo `most`. Random numbers that would bias the
-        result are discarded.
+        The result is a random 31-bit number modulo `most`. Random 31-bit numbers that would make
+        some results more likely than others are discarded.
         """
         if most & (most - 1) == 0:
             return (self.int63() >> 32) & (most - 1)

@@ -54,7 +54,7 @@ def wrong_with_plan(
             )
         if min(at.devices, default=0) < 0:
             found.append(f"pod {at.pod} has GPUs {list(at.devices)}")
-    if found:  # The checks below need valid indices.
+    if found:  # The checks below require valid node and GPU indices.
         return found
     for at in plan:
         pod_class = classes[at.pod]
@@ -75,9 +75,9 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pod
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[PodPlacement]
 ) -> list[str]:
-    """Return a message for each class with an unplaced pod that would fit on a node.
+    """Return a message for each pod class with an unplaced pod that would fit on a node.
 
-    The message names the first unplaced pod of the class.
+    The message names the first unplaced pod of the pod class.
     """
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (

@@ -1,16 +1,18 @@
 """Plan the GPU allocation of pods that are known in advance or arrive in batches.
 
-If all pods are known in advance, pods may move. Pods that arrive in batches never move.
+If all pods are known in advance, placed pods may move to other nodes. Pods that arrive in batches
+never move.
 
-The batch policy knows the fraction of each class among all pods. FGD also knows the class
-fractions, except those of rare classes. Before any pod arrives, the batch policy plans the best
-placement of pods that together request slightly more than all GPUs (`optsched.study.gpu_packing`).
-Each planned pod becomes a slot: capacity for one pod of its class on its node.
+The batch policy knows what fraction of all pods belongs to each pod class. FGD also knows the
+fractions of the pod classes, except those of rare classes. Before any pod arrives, the batch policy
+plans the best placement of pods that together request slightly more than all GPUs
+(`optsched.study.gpu_packing`). Each planned pod becomes a slot: capacity for one pod of its class
+on its node.
 
 A pod in a batch takes a slot of its class. If no slot of its class is free, the pod takes a larger
 slot of another class. If no slot is large enough, the pod takes capacity outside the slots, on the
-node with the best FGD score. As a last resort, the pod takes any idle capacity, and the slots that
-use this capacity are dropped. A pod that fits on some node is never rejected.
+node with the best FGD score. As a last resort, the pod takes capacity that belongs to slots, and
+these slots are dropped. A pod that fits on some node is never rejected.
 
 If nodes run out of CPU before GPUs, pods without a slot of their class use up many slots, and FGD
 alone would allocate more GPUs. A rehearsal (a simulated run with randomly drawn pods) therefore
@@ -42,13 +44,13 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals) -> I64:
-    """Return the classes (T,) of the pods that arrive before the GPU capacity is exceeded."""
+    """Return the class (T,) of each pod that arrives before the GPU demand exceeds the capacity."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand <= workload.total_milli]
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Return a pool of the workload's nodes and one pod per element of `classes` (T,).
+    """Return a `Pool` with the workload's nodes, and with one pod per element of `classes` (T,).
 
     Pods that request no GPU must be placed.
     """
@@ -193,7 +195,7 @@ class IdleResources:
         self._stale = set(range(len(self._model)))
 
     def allocate(self, pod_class: int, node: int, devices: Sequence[int], times: int = 1) -> None:
-        """Allocate resources to `times` pods of a class; a negative `times` releases them."""
+        """Allocate resources to `times` pods of a class; a negative `times` releases resources."""
         self._cpu_m[node] -= times * self._requests.cpu_m[pod_class]
         self._memory_mib[node] -= times * self._requests.memory_mib[pod_class]
         self._free[node, list(devices)] -= times * self._requests.milli[pod_class]
@@ -247,7 +249,7 @@ PLAN_SECONDS: Final = 60.0
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Number of pods in a rehearsal, as a multiple of the mean number of pods that request all GPUs."""
+"""Number of pods in a rehearsal, as a multiple of the mean number that requests all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +296,7 @@ def plan_slots(workload: Workload) -> list[Slot]:
 
 
 def select_helpful_slots(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
-    """Return `slots` if they increase the allocation in a rehearsal, otherwise an empty list."""
+    """Return `slots` if they increase the GPU allocation in a rehearsal, else an empty list."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
         len(workload.requests.cpu_m),
         int(_DRAWN * _number(workload, 100)) + 1,
@@ -312,10 +314,10 @@ def select_helpful_slots(workload: Workload, slots: list[Slot], rank: I64) -> li
 def place_in_batches(
     workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int, rank: I64
 ) -> list[PodPlacement]:
-    """Place pods of the given classes (T,), which arrive in batches of `size`.
+    """Place pods of the given classes (T,), which arrive in batches of `size` pods.
 
     A pod without a slot goes to the node with the best score; among equal scores, to the node with
-    the lowest rank (N,). Without slots, with batches of one pod and with FGD's ranks, the
+    the lowest rank (N,). Without slots, with batches of one pod and with FGD's node ranks, the
     placements are the same as under FGD.
     """
     cluster, found = _Cluster(workload, slots, rank), list[PodPlacement]()
@@ -332,9 +334,9 @@ class _Cluster:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # Map each pod class to the slot classes that its pods may use, in order of size. A pod may
-        # use a slot whose class requests as many GPUs as the pod, and at least as much CPU and at
-        # least as much of each GPU. Memory is checked when a slot is taken.
+        # Map each pod class to the slot classes that its pods may use, in ascending order of GPU
+        # request. A pod may use a slot whose class requests as many GPUs as the pod, and at least
+        # as much CPU and at least as much of each GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
@@ -378,7 +380,7 @@ class _Cluster:
     def _take_slot(
         self, pod_class: int, slot_classes: Sequence[int]
     ) -> tuple[int, tuple[int, ...]] | None:
-        """Place a pod in the first fitting slot of the given classes; return node and devices."""
+        """Place a pod in the first large enough slot of the given classes; return node and GPUs."""
         slots = (slot for other in slot_classes for slot in reversed(self._slots_by_class[other]))
         for slot in slots:
             if self._left.fits(pod_class, slot.node, slot.devices):
@@ -392,8 +394,8 @@ class _Cluster:
         for idle in (self._left, self._spare):
             idle.allocate(pod_class, node, devices)
         while any(self._spare.lacks(node)):
-            # If CPU or memory is overcommitted, drop the slot with the most CPU. If only devices
-            # are overcommitted, drop the smallest slot on an overcommitted device.
+            # If CPU or memory of the node is overcommitted, drop the node's slot with the most CPU.
+            # If only devices are overcommitted, drop the smallest slot on an overcommitted device.
             lacking, by_cpu = self._spare.lacks(node)
             size = -self._requests.cpu_m if by_cpu else self._requests.worth
             candidates = [

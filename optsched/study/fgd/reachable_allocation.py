@@ -1,4 +1,4 @@
-"""Search for a high GPU allocation of a pod list; compare it with FGD and an upper bound."""
+"""Search for a high GPU allocation of a pod list; compare it with FGD and with a bound."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class WrongPlan(AssertionError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Experiment:
-    """The pods that arrive with one seed until all GPUs are requested, and their FGD placement."""
+    """The pods that arrive under one random seed until all GPUs are requested, placed by FGD."""
 
     workload: Workload
     classes: I64  # Class (T,) of each pod.
     pool: Pool  # The nodes, and one pod per element of `classes`.
     fgd: Layout  # Number of pods of each class on each node under FGD.
     placed: list[PodPlacement]  # Placement of each placed pod under FGD.
-    rank: I64  # Rank by which FGD breaks ties between nodes, shape (N,).
+    rank: I64  # Rank of each node, by which FGD breaks ties between nodes, shape (N,).
 
     def percent(self, milli: float) -> float:
         """Convert thousandths of a GPU to a percentage of all GPUs."""
@@ -97,7 +97,7 @@ def build_experiment(workload: Workload, seed: int) -> Experiment:
 class OfflineAllocation:
     """Percentages of GPUs that are allocated if all pods may move."""
 
-    reached: float  # Percentage of GPUs that the search allocates.
+    reached: float  # Percentage of GPUs that the best placement found by the search allocates.
     fgd: float  # Percentage of GPUs that FGD allocates.
     bound: float  # Upper bound on the percentage of GPUs that any placement allocates.
     rounds: int  # Number of neighbourhoods searched.
@@ -120,7 +120,7 @@ def allocate_offline(
 
 
 def allocate_online(experiment: Experiment, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
-    """Return the percentage of allocated GPUs for each batch size if no pod moves.
+    """For each batch size, return the percentage of GPUs that are allocated if no pod moves.
 
     Raises WrongPlan if `Experiment.check_online_plan` rejects a plan.
     """

@@ -177,7 +177,7 @@ class Policy(Protocol):
         """Return scores (S, K) from 0 to 100; scores of pods that do not fit are arbitrary."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return which GPU a pod of the given class (S,) would share on each node, shape (S,)."""
+        """Return the GPU on each node for a GPU share of the given class (S,), shape (S,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +193,7 @@ class _Tightest:
 
 
 class DotProd(_Tightest):
-    """Prefer the smallest dot product of idle resources and request."""
+    """Prefer nodes with the smallest dot product of their idle resources and the pod's request."""
 
     def scores(self, states: States) -> I64:
         """Return ⌊100·(1 − ½·(C/128000·c/128000 + G/8000·g/8000))⌋."""
@@ -206,7 +206,7 @@ class GpuClustering(_Tightest):
     """Prefer nodes with GPU pods of the same type (GPU share, or number of whole GPUs)."""
 
     def scores(self, states: States) -> I64:
-        """Return ⌊25·(8000 − G)/8000⌋ plus a term for the pod types on the node.
+        """Return ⌊25·(8000 − G)/8000⌋ plus a term for the types of the GPU pods on the node.
 
         The term is 75 if all GPU pods on the node have the type of the class, 50 if only some have
         it, and 0 if none has it. The term is 25 if the node has no GPU pods. Classes without GPUs
@@ -226,8 +226,8 @@ class GpuPacking(_Tightest):
     def scores(self, states: States) -> I64:
         """Return scores that decrease with the number of idle GPUs that the pod takes.
 
-        If the pod takes no idle GPU, the score decreases with the idle capacity of the GPUs that
-        the pod takes: ⌊100·R/1000⌋ for a GPU with R idle thousandths.
+        If the pod takes no idle GPU, the score is 100 minus a tenth of the sum of ⌊100·R/1000⌋ over
+        the GPUs that the pod takes, where R is a GPU's idle thousandths; it is at least 50.
         """
         num_idle = (states.free == WHOLE).sum(axis=1)
         empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
@@ -262,8 +262,8 @@ class Fgd:
     """Prefer the smallest increase of the fragmentation F: ⌊100·sigmoid((F − F′)/1000)⌋.
 
     F and F′ are a node's fragmentation before and after the pod is placed. The score of a GPU share
-    is the maximum over the GPUs on which it fits. Scores are cached by node state. Two states are
-    equal if they have the same idle CPU, the same idle capacities of GPUs in any order, and GPU
+    is the maximum over the GPUs on which it fits. Scores are cached by node state. Two node states
+    are equal if they have the same idle CPU, the same idle capacities of GPUs in any order, and GPU
     models that the same classes may use. Memory is ignored.
     """
 

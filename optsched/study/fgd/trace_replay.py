@@ -25,7 +25,7 @@ LAST: Final = 130
 
 
 def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
-    """Return each run's mean allocation at each percentage of arrived demand, from 0 to `LAST`.
+    """Return each run's mean GPU allocation at each percentage of arrived demand, from 0 to `LAST`.
 
     Allocation and demand are percentages of all GPUs. If no arrival falls on a percentage, the mean
     over the arrivals at the two adjacent percentages is used.
@@ -63,7 +63,8 @@ class History:
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
     """Replay several runs in parallel; each arriving pod goes to the node with the highest score.
 
-    A pod that fits on no node is not retried. `policy` must be built for this workload.
+    A pod that fits on no node is not retried. `policy` must have been constructed with this
+    workload.
     """
     classes, rank = stacked(runs)
     cluster = _Cluster(workload, policy, rank)
@@ -94,7 +95,8 @@ class _Cluster:
         self._sorts = np.zeros_like(self._cpu_m)
         self._sort_of = sort_of(workload.requests)
         self._runs = np.arange(len(rank))
-        # All runs start with the same idle nodes. Score each node class once, in name order.
+        # In all runs, the nodes are idle at the start. Equal nodes have equal scores, so compute
+        # the scores only once per node class.
         run = np.zeros(len(machines.free), np.int64)
         place = self._order[0].argsort()
         states = self._states(run, place)

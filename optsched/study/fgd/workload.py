@@ -30,7 +30,7 @@ POPULAR: Final = 95
 """Minimum percentage of all pods that the typical classes must cover."""
 
 NO_POD: Final = -1
-"""Class index that pads the row of a run after the run's last arrival."""
+"""Class index after a run's last arrival, where the row of the run is padded."""
 
 _MIB: Final = 2**20
 _DRAWN_ELSEWHERE: Final = 10
@@ -43,7 +43,7 @@ class Machines:
     # Capacity of each node in milli-CPU and in MiB of memory, shape (N,).
     cpu_m: I64
     memory_mib: I64
-    # Idle capacity of each GPU in thousandths, shape (N, D); 0 if the node lacks the GPU.
+    # Idle capacity of each GPU in thousandths, shape (N, D); 0 beyond the node's number of GPUs.
     free: I64
     model: I64  # Index of each node's GPU model among Y models, shape (N,).
 
@@ -138,14 +138,16 @@ class Arrivals:
     """The arrivals and node ranks of one seed."""
 
     classes: I64  # Class of each pod in arrival order, shape (T,).
-    rank: I64  # Rank of each node, shape (N,); ties go to the node with the lowest rank.
+    # Rank of each node, shape (N,); among nodes with equal scores, the node with the lowest rank is
+    # selected.
+    rank: I64
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:
-    """Return the simulator's arrivals: shuffled pods with the demand `TUNE`, and node ranks.
+    """Return the simulator's arrivals, with the total GPU demand `TUNE`, and its node ranks.
 
     Randomly chosen pods are added or removed until the demand reaches `TUNE`. No more pods are
-    added once the next pod's request per GPU exceeds the missing demand.
+    added once the next pod's request per GPU exceeds the demand that is missing to reach `TUNE`.
 
     Random numbers are drawn in the same order as in the simulator, which uses a single generator.
     The simulator also draws one number for a log line and ten numbers for the jitter of its

@@ -81,8 +81,8 @@ class Pool(Requests):
     def max_pods_per_node(self) -> I64:
         """Upper bound on the number of pods of each class on each node, shape (K, N).
 
-        For each resource, count the pods that fit by that resource alone; the smallest count is the
-        bound.
+        The bound is the minimum over all resources of the number of pods that fit if only this
+        resource is limited.
         """
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)

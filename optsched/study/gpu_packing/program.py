@@ -1,4 +1,4 @@
-"""Bound the GPU allocation by a linear program over node classes; round its solution to layouts.
+"""Bound the GPU allocation by a linear program over node classes; round solutions to layouts.
 
 The variable x[k, c] is the number of pods of class k on nodes of class c. The variable y[p, c] is
 the number of GPUs of node class c that are shared according to pattern p. A pattern is a maximal
@@ -88,7 +88,7 @@ class TooManyPatterns(ValueError):
 def share_patterns(sizes: Sequence[int]) -> I64:
     """Return the maximal multisets of GPU shares that fit on one GPU, as counts of shape (P, Z).
 
-    `sizes` (Z,) are the sizes of the GPU shares, ascending. Raises TooManyPatterns if there are
+    `sizes` (Z,) holds the sizes of the GPU shares, ascending. Raises TooManyPatterns if there are
     more than `MOST_PATTERNS` patterns.
     """
     if not sizes:
@@ -163,7 +163,7 @@ class Program:
         self.worth = np.concatenate([pool.worth[self._k], np.zeros(len(self._y))])
 
     def _block(self, size: int, *parts: tuple[I64, I64, I64]) -> csr_array:
-        """Return a sparse matrix with `size` rows; `parts` are arrays (value, row, column)."""
+        """Return a sparse matrix with `size` rows; `parts` holds arrays (value, row, column)."""
         value, row, column = (np.concatenate(part) for part in zip(*parts, strict=True))
         shape = (size, self._num_columns)
         return csr_array((value.astype(np.float64), (row, column)), shape=shape)
@@ -221,7 +221,7 @@ class Program:
         return LinearSolution(solved.x, price, self.worth - self.left.T @ price)
 
     def milli(self, solved: LinearSolution) -> float:
-        """Return the dual bound in thousandths of a GPU, valid even if the prices are rounded."""
+        """Return the dual bound in thousandths of a GPU, valid even for rounded dual prices."""
         numbers = (self._node_classes.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
@@ -259,7 +259,8 @@ class Program:
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
-        # If all pods of a class must be placed, the row's lower limit is the number of these pods.
+        # If all pods of a class must be placed, their number is also the lower limit of the
+        # constraint on the pods of the class.
         lower = np.full(len(self.limits) + over, -np.inf)
         must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         lower[must] = self.limits[must]
@@ -296,7 +297,7 @@ class _Item:
 
 
 def round_to_layout(pool: Pool, seconds: float) -> Layout | None:
-    """Return a layout near the linear program's bound, or None if no layout is found in time.
+    """Return a layout with nearly maximum GPU allocation, or None if none is found in time.
 
     `seconds` limits the integer program.
     """

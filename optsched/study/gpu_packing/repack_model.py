@@ -50,14 +50,15 @@ def repack_moving(
 ) -> tuple[Layout, list[int]]:
     """Repack a small pool, with a cost for each running pod that moves.
 
-    Maximizes the value of the placed pods minus the cost of the moves. Returns the layout, and the
-    number of pods of each `Present` that do not move. `pool`, `start`, `worth`, `effort` and `seed`
-    have the same meaning as in `repack`. The model distinguishes devices.
+    Maximizes the total value of the placed pods minus the total cost of the moves. Returns the
+    layout, and the number of pods of each `Present` that do not move. `pool`, `start`, `worth`,
+    `effort` and `seed` have the same meaning as in `repack`. The model distinguishes devices.
 
     `present` holds the running pods, of which at most `most_moves` may move.
     """
     refill = Refill(pool, ordered=False)
-    # Count the pods of each `Present` that keep their GPUs. At most `most_moves` pods move.
+    # The variables `stay` count the pods of each `Present` that keep their GPUs. At most
+    # `most_moves` pods move.
     model = refill.model
     stay = [model.new_int_var(0, p.number, "") for p in present]
     by_class: dict[tuple[int, int], list[cp_model.IntVar]] = {}

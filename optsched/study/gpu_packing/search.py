@@ -2,8 +2,9 @@
 
 A neighbourhood consists of a few nodes. The search removes all pods from the nodes of a
 neighbourhood, then places the removed pods and waiting pods on these nodes. Nodes with more idle
-GPU capacity are drawn more often. No neighbourhood makes the layout worse. The method is from Shaw,
-"Using constraint programming and local search methods to solve vehicle routing problems", 1998.
+GPU capacity are drawn more often. No neighbourhood reduces the objective value of the layout. The
+method is from Shaw, "Using constraint programming and local search methods to solve vehicle routing
+problems", 1998.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Effort:
     """Settings of a search: the size and the time limit of each neighbourhood."""
 
     nodes: int = 6  # Number of nodes in a neighbourhood.
-    seconds: float = 0.5  # Limit for one neighbourhood, in CP-SAT deterministic time.
+    seconds: float = 0.5  # Time limit for one neighbourhood, in CP-SAT deterministic time.
     # The probability that a node is drawn is proportional to its idle GPU capacity plus `floor`,
     # both in thousandths of a GPU.
     floor: int = 50
@@ -115,7 +116,8 @@ class SearchResult:
     """The result of `allocate`: a layout, an upper bound, and the number of neighbourhoods."""
 
     layout: Layout
-    # Upper bound for all layouts, or None if the pods that must be placed do not all fit.
+    # Upper bound on the GPU capacity that any layout allocates, or None if the pods that must be
+    # placed do not all fit.
     bound: Bound | None
     rounds: int  # Number of neighbourhoods searched.
 
@@ -130,7 +132,7 @@ def allocate(
 ) -> SearchResult:
     """Search for the layout that allocates the most GPU capacity.
 
-    A pod that must be placed has a higher value than all other pods together.
+    A pod that must be placed has a higher value than all optional pods together.
 
     Raises TooManyPatterns if `optsched.study.gpu_packing.program.share_patterns` finds too many
     patterns.
