@@ -62,7 +62,7 @@ MANY: Final = 100
 """Number of missed schedule times above which the CronJob gets a warning event."""
 
 LATE_S: Final = 0.1
-"""Seconds between a schedule time and the reconciliation, to allow for clock differences."""
+"""Delay in seconds from a schedule time to the reconciliation, because clocks may differ."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,

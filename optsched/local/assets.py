@@ -139,7 +139,7 @@ BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 class AssetsError(Exception):
-    """Raised if binaries are missing and cannot be built; the message lists them and the fixes."""
+    """Raised if missing binaries cannot be built; the message lists the binaries and the fixes."""
 
 
 @dataclass(frozen=True, slots=True)

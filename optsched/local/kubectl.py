@@ -26,8 +26,8 @@ class Kubectl:
 
     def __call__(self, *arguments: str, input: str | None = None) -> str:
         """Run kubectl with `input` as standard input; return its output or raise KubectlError."""
-        # The discovery cache is keyed by address, which another control plane may have
-        # used before. Each control plane therefore has a separate cache.
+        # kubectl's discovery cache is keyed by the server's address, which another control plane
+        # may have used before. Each control plane therefore has a separate cache.
         cache = self.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}")
         result = run([self.binary, *common, *arguments], input=input)

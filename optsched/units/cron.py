@@ -88,7 +88,7 @@ def parse_timetable(text: str) -> Timetable:
             nanos = parse_duration_ns(text.removeprefix(_EVERY).strip())
         except DurationError as e:
             raise CronError(text, f"has no duration after @every: {e}") from e
-        # robfig/cron rounds down to whole seconds, but never below one second.
+        # robfig/cron rounds an interval down to whole seconds, but never below one second.
         return Timetable(every_s=max(1, nanos // _SECOND))
     words = _WORDS.get(text, text).split()
     if text.startswith("@") and text not in _WORDS:

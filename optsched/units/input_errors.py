@@ -63,7 +63,8 @@ def quote(value: object) -> str:
 class UnitError(ValueError):
     """Raised for an invalid value; `message` states the reason and what is accepted.
 
-    `text` is the invalid value. `accepted` is the default of `message`.
+    `text` is the invalid value. If no message is given, `message` is the class attribute
+    `accepted`.
     """
 
     accepted: ClassVar[str] = ""

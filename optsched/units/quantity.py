@@ -187,7 +187,7 @@ def unit_of(resource: str) -> Unit:
 
 
 def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Split amounts into those of node resources and those that only ResourceQuotas count.
+    """Return the amounts of node resources, and the amounts that only ResourceQuotas limit.
 
     `minResources` of a PodGroup may also name quota resources (`requests.cpu`, `limits.cpu`,
     `pods`, `count/pods`). An amount of `requests.X` also counts as an amount of the node resource
@@ -271,7 +271,7 @@ def whole_amount(resource: str, value: object) -> int:
 
 
 def why_no_whole_amount(resource: str, value: object) -> str:
-    """Return why pods cannot request an amount, and a valid amount; empty if they can request it.
+    """Return an error message if pods cannot request an amount, else an empty string.
 
     Raises `QuantityError` like `parse_amount`.
     """

@@ -108,7 +108,7 @@ def _change_svc_pod(draft: Draft, flags: Flags) -> None:
 
 
 def _list_host_variables(job: Job, config: str) -> list[dict[str, Any]]:
-    """Return the environment variables for each task's hosts, number of hosts and first host."""
+    """Return the variables with each task's host names, number of hosts and first host name."""
     tasks = [variable_of(task.name) for task in job.spec.tasks]
     names = (f"VC_{task}_{suffix}" for task in tasks for suffix in ("HOSTS", "NUM"))
     listed = [

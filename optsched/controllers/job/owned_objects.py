@@ -53,7 +53,7 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class PodBuilder:
-    """Builds the manifests of one job's pods from data that is the same for all of them.
+    """Builds the manifests of one job's pods from the data that all of the job's pods share.
 
     `is_forwarded` is true if the job's queue has `extendClusters`.
     """

@@ -407,7 +407,7 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
 def _new_pods(case: _Case) -> Iterator[Effect]:
     """Yield the creations of missing pods, up to a total cost of `MOST_COST`.
 
-    A job may have 100 000 pods. The limit allows other jobs to be reconciled in between.
+    Without this limit, a job with 100 000 pods would delay the reconciliation of other jobs.
     """
     job, observed = case.job, case.observed
     tasks = job.spec.tasks
@@ -455,8 +455,8 @@ def _estimate_cost(pod: Manifest) -> int:
 def _may_start(task: TaskSpec, started: Mapping[str, bool]) -> bool:
     """Return whether the tasks on which a task depends have started or succeeded.
 
-    With the iteration `any`, one started task is enough. `started` maps the name of each known task
-    to whether it has started.
+    If `dependsOn.iteration` is `any`, one started task is enough. `started` maps the name of each
+    known task to whether it has started.
     """
     waits = task.depends_on
     if waits is None:

@@ -91,7 +91,8 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: PodCounts) -> JobPhase:
 def after_kill(phase: JobPhase, spec: JobSpec, counts: PodCounts, num_retries: int) -> JobPhase:
     """Return the next phase of a job whose pods are being deleted.
 
-    `counts` counts its pods by state, and `num_retries` is the number of retries that it has used.
+    `counts` holds the number of the job's pods in each state. `num_retries` is the number of
+    retries that the job has used.
     """
     if phase is JobPhase.RESTARTING:
         if num_retries >= spec.max_retry:

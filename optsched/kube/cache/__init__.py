@@ -1,1 +1,1 @@
-"""Caches of cluster objects, which watches keep up to date."""
+"""Caches of cluster objects; watches keep these caches up to date."""

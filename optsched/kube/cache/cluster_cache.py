@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _REMEMBERED: Final = 512
-"""Number of recently deleted objects to remember, because a late event could restore them."""
+"""Number of recently deleted objects to remember: a late watch event must not restore them."""
 
 
 def find_closures(node: Node | None) -> frozenset[str]:
@@ -73,7 +73,7 @@ class ResourceVersions:
         return "" if known < 0 else str(known)
 
     def replace(self, key: str, version: str) -> bool:
-        """Record an object's version from a list; return whether the version is new."""
+        """Record the resource version of a listed object; return whether this version is new."""
         number = parse_whole(version)
         if number is not None and self.known.get(key) == number:
             return False
@@ -81,7 +81,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Record a version from a watch; return whether it is newer than the known version."""
+        """Record the version of a changed object; return whether it is newer than the known one."""
         number = parse_whole(version)
         if number is None:
             self._record(key, -1)
@@ -95,7 +95,7 @@ class ResourceVersions:
         return True
 
     def delete(self, key: str, version: str) -> bool:
-        """Record a deletion; return False if the object is unknown or was created again."""
+        """Record an object's deletion; return False if it is unknown or was created again."""
         number, newest = parse_whole(version), self.known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
@@ -105,7 +105,7 @@ class ResourceVersions:
         return True
 
     def drop(self, key: str) -> None:
-        """Forget the version of an object."""
+        """Forget the resource version of an object."""
         del self.known[key]
         if namespace := key.rpartition("/")[0]:
             self.namespaces[namespace] -= 1
@@ -233,7 +233,7 @@ class ClusterCache:
     ) -> str:
         """Assume that a task is bound; return the task's UID.
 
-        A watch event or `forget` ends the assumption.
+        The assumption ends with the watch event that confirms the bind, or with `forget`.
         """
         self.version += 1
         self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)

@@ -102,8 +102,9 @@ class Follower:
             self._on_failure(kind)
             self._outage.record_watch_failure(kind, kind, error)
             return
-        # A kind that is not installed counts as empty, and its list is retried. The API server
-        # checks permissions first, so Forbidden may also mean that the kind is not installed.
+        # A kind that is not installed counts as a kind without objects, and the list is retried.
+        # The API server checks permissions first, so Forbidden may also mean that the kind is not
+        # installed.
         self.stale.discard(kind)
         self._outage.record_success(kind)
         if kind in self._absent:

@@ -1,8 +1,8 @@
 """A store of the objects that controllers read, filled by watches and by this process's writes.
 
-The response to a write is stored before the controller that sent the write reconciles again. Older
-states that a watch delivers later are ignored. An object that this process deleted is ignored until
-a watch confirms the deletion.
+The response to a write is stored before the controller that sent the write reconciles again. If a
+watch later delivers an older state of the object, the older state is ignored. An object that this
+process deleted is ignored until a watch confirms the deletion.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _Key: TypeAlias = tuple[str, str]
 """Namespace and name of an object."""
 
 _IndexEntry: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""An index (its objects by index value) and the index value of one object."""
+"""An index, as a mapping from index values to objects, and the index value of one object."""
 
 
 class _Objects:
@@ -73,7 +73,7 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._entries_of: dict[_Key, tuple[_IndexEntry, ...]] = {}
-        """Maps an object's key to the object's entries in the indexes."""
+        """Maps the key of each object to the index entries that contain the object."""
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}
@@ -217,7 +217,8 @@ class Store:
 
         The watch of a scope also reports a deletion when an existing object leaves the scope. If
         another scope still selects the object, the stored version is at least as new as the
-        event's. A real deletion has a newer version than the stored object.
+        event's. If the object was deleted, the event has a newer resource version than the stored
+        object.
         """
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
@@ -252,7 +253,7 @@ class Store:
         self._answered.add(question, value=True)
 
     def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
-        """Record the links of a fabric, and forget the links of all other fabrics."""
+        """Record the links of a network fabric, and forget the links of all other fabrics."""
         self._fabric_answers = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
@@ -289,10 +290,11 @@ class Store:
     def _store_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]
         meta: dict[str, Any] = obj["metadata"]
-        # managedFields make up half of an object, and no controller reads them.
+        # managedFields take up half of an object's memory, and no controller reads them.
         meta.pop("managedFields", None)
         if kind == NODE:
-            # Image names make up most of a node object and are part of its status.
+            # The list of container images, which is part of the status, takes up most of a node
+            # object.
             obj.pop("status", None)
         if uid_of(obj) in objects.deleted:
             return
@@ -382,7 +384,8 @@ class StoreFollower:
         self._on_failure(kind)
         is_reported = self._outage.record_watch_failure((kind, scope), kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self._store.unsynced():
-            # A kind that is not installed counts as empty, and its list is retried. A kind that was
-            # listed before is missing only while a server starts.
+            # A kind that is not installed counts as a kind without objects, and the list is
+            # retried. If a kind that was listed before is reported as not found, an API server is
+            # starting.
             self.absent.add((kind, scope))
             self._store.apply(kind, Listed(()), scope)

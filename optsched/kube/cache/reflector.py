@@ -104,7 +104,7 @@ class ReflectorState:
     def __init__(
         self, chance: Callable[[], float], absent: tuple[type[KubeError], ...] = ()
     ) -> None:
-        """Until a request succeeds, errors in `absent` mean that the kind is not installed."""
+        """Until a request succeeds, an error of a class in `absent` means an uninstalled kind."""
         self._backoff = Backoff(RETRIES, chance)
         self._absent = absent
         self._has_worked = False
@@ -166,7 +166,8 @@ class ReflectorState:
         if self._was_away:
             self._pause_s = min(self._pause_s, AWAY_S)
         if isinstance(error, Gone):
-            # The next request is a list, so the delay for a failed watch does not apply.
+            # The next request lists the objects, so the longer delay after failed watches does not
+            # apply.
             self._pause_s = min(self._pause_s, RETRIES.first_s)
         if isinstance(error, self._absent) and not self._has_worked:
             self._pause_s = ABSENT_S

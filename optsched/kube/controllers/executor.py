@@ -1,7 +1,7 @@
 """Execute and count the effects that controllers return: writes, events and probes of endpoints.
 
-Writes are concurrent and can be repeated. Probes reach endpoints other than the API server: pod
-ports, and NVIDIA UFM for fabric links.
+Writes run concurrently, and repeating a write does no harm. Probes reach endpoints other than the
+API server: pod ports, and NVIDIA UFM for fabric links.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ log = logging.getLogger(__name__)
 
 
 class Stale(Exception):
-    """Raised if a write is based on an outdated state, or if another process may lead."""
+    """Raised if a write is based on an outdated state, or if another process may be the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorContext:
     """Dependencies of an executor.
 
-    `may_write` returns whether this process leads. `is_answered` probes a pod, and `ask_fabric`
-    reads the links of a fabric from UFM.
+    `may_write` returns whether this process leads. `is_answered` returns whether a pod answers a
+    probe. `ask_fabric` reads the links of a network fabric from UFM.
     """
 
     events: EventRecorder

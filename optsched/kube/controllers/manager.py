@@ -1,9 +1,9 @@
 """Run controllers with watches, a work queue and an executor of effects.
 
 Watch events and this process's writes queue the keys of the objects to reconcile. Only one worker
-at a time reconciles a key, and it reads the object's current state. The effects of a reconciliation
-are executed before the key is reconciled again. The process may crash at any moment, because the
-next leader reconciles every object once.
+at a time reconciles the object of a key, in its current state. The effects of a reconciliation are
+executed before the key is reconciled again. A crash loses no work, because the next leader
+reconciles every object once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ WARN_AGAIN_AFTER: Final = 5
 """Number of consecutive failures of a key after which the failure is logged again."""
 
 _REMEMBERED: Final = 256
-"""Maximum number of status writes to remember; beyond it, old ones are forgotten."""
+"""Maximum number of objects for which the time of the last status write is remembered."""
 
 Key: TypeAlias = "tuple[int, Ref]"
 """What a worker reconciles: the index of a controller in the manager's list, and an object."""
@@ -121,7 +121,7 @@ class Manager:
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._deferred_s: dict[Ref, float] = {}
-        """Monotonic time in seconds at which each deferred status was first deferred."""
+        """Monotonic time in seconds at which each object's status patch was first deferred."""
         self._stopping = asyncio.Event()
         failures = dependencies.metrics.watch_failures
         self._follower = StoreFollower(
@@ -308,7 +308,7 @@ class Manager:
         self._deps.metrics.reconciled(controller.name, "done", now_s - began_s)
 
     def _delay_status(self, effect: Effect, now_s: float) -> Effect:
-        """Return the effect, or a delayed requeue if it is a status patch that must wait."""
+        """Return the effect, or a delayed requeue in place of a status patch that must wait."""
         if not (isinstance(effect, PatchStatus) and effect.may_wait_s):
             return effect
         due_s = self._deferred_s.setdefault(effect.ref, now_s) + effect.may_wait_s

@@ -235,7 +235,7 @@ class EventRecorder:
 
 
 def _limit_message(message: str) -> tuple[str, dict[str, dict[str, str]]]:
-    """Return a message within the limit, and metadata with the full text of a truncated message."""
+    """Truncate a long event message; return it, and metadata that holds the full text."""
     message = printable(message)
     if len(message) <= _MESSAGE:
         return message, {}

@@ -117,7 +117,7 @@ class Elector:
 
     @property
     def term(self) -> int:
-        """How often this process has become the leader, including this time; 0 if it does not lead.
+        """Number of terms that this process has led, including this one; 0 if it does not lead.
 
         A late renewal starts another term, because other processes may have led in the meantime.
         """
@@ -222,7 +222,7 @@ class Elector:
         return True
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return a lease spec with this process as the holder, and count a change of holder."""
+        """Return a lease spec with this process as holder; a new holder adds a transition."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,

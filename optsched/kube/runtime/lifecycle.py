@@ -87,12 +87,12 @@ class Outage:
     def record_failure(self, about: Hashable, error: KubeError) -> bool:
         """Record a failed operation; return whether the failure must be reported.
 
-        Only the first failure of an outage is reported. Errors that an outage does not explain are
-        always reported.
+        Only the first failure of an outage is reported. Errors with other causes, such as a missing
+        permission, are always reported.
         """
         if isinstance(error, Gone):
-            # The kind is listed next. A list that fails while a restarted server initializes its
-            # storage belongs to the same outage.
+            # `Gone` is no failure of the server: the kind is listed next. A list that fails while a
+            # restarted server initializes its storage belongs to the same outage.
             return True
         if not isinstance(error, Unreachable | ServerFault | TooMany):
             self.record_success(about)
@@ -106,7 +106,7 @@ class Outage:
         self._failing.discard(about)
 
     def retain(self, is_tried: Callable[[Hashable], bool]) -> None:
-        """Forget the failures of operations that are no longer attempted."""
+        """Forget the failures of operations for which `is_tried` returns False."""
         self._failing = set(filter(is_tried, self._failing))
 
     def record_watch_success(self, key: Hashable, kind: Kind, *, was_absent: bool = False) -> None:

@@ -1,10 +1,10 @@
 """Queues of keys to reconcile, and queues of values to write.
 
 `WorkQueue` holds keys to reconcile, as in client-go: one worker at a time handles a key, which is
-queued only once. `WriteQueue` holds values to write, in order of arrival, and keeps only the newest
-value of each key. A failed write is retried with a backoff for its key, while other writes
-continue. An object that a webhook rejects therefore delays no other object. Retries use at most
-half of the concurrent requests. After a server fault, all writes of the same lane (for example, a
+queued only once. `WriteQueue` holds values to write, in order of arrival. For each key, it keeps
+only the newest value. A failed write is retried with a backoff for its key, while other writes
+continue. An object that a webhook rejects therefore delays no other object. At most half of the
+concurrent requests are retries. After a server fault, all writes of the same lane (for example, a
 namespace) count as retries.
 """
 
@@ -65,7 +65,8 @@ class WriteQueue(Generic[K, V]):
     ) -> None:
         """`lane_of` maps a key to its lane: keys whose writes tend to fail together.
 
-        After a server fault (5xx), all writes in the lane count as retries until one succeeds.
+        After a server fault (5xx), all writes in the lane count as retries until one of these
+        writes succeeds.
         """
         self.num_dropped = 0
         self._write = write
@@ -122,7 +123,7 @@ class WriteQueue(Generic[K, V]):
         self._check_idle()
 
     def is_written(self, key: K) -> bool:
-        """Return whether a key has no value that is waiting or being written."""
+        """Return whether all queued values of a key are written, replaced or dropped."""
         return not (key in self._values or key in self._paused or key in self._under_way)
 
     async def run(self) -> None:

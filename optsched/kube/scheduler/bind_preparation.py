@@ -3,7 +3,7 @@
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). A finalizer is written
 first, so that a claim in use cannot be deleted. After the finalizer, the allocation and the
 reservation are written to the claim's status. Each write is conditional on the resource version
-that was read. Writes that are already done are skipped, so the sequence can be repeated.
+that was read. Writes that are already done are skipped, so the sequence of writes can be repeated.
 
 A device plugin does not know for which pod the kubelet allocates devices. The plugin chooses the
 pod whose `bind-phase` annotation is `allocating`. A node lock ensures that only one pod on a node
@@ -66,7 +66,7 @@ class ClaimReserver:
         self._on_reserved = on_reserved
 
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
-        """Reserve a claim and its devices for a pod; return why this failed, or an empty string.
+        """Reserve a claim with its devices for a pod; return the reason for a failure, or "".
 
         Raises KubeError if the outcome is unknown.
         """
@@ -188,14 +188,14 @@ _NOT_COMPACT: Final = (
     "cannot be changed by JSON clients, because its driver parameters contain spaces between "
     "values: create the claim again without these spaces"
 )
-"""Part of an error message: why a claim cannot be patched.
+"""Part of an error message: the reason why a ResourceClaim cannot be patched.
 
 A JSON client removes spaces from driver parameters, which the server treats as a change.
 """
 
 
 def version_precondition(obj: Raw) -> dict[str, Any]:
-    """Return metadata that makes a patch fail if the object's version has changed."""
+    """Return metadata that makes a patch fail if the object's resource version has changed."""
     return {"resourceVersion": obj["metadata"].get("resourceVersion")}
 
 

@@ -2,8 +2,8 @@
 
 Planned binds are assumed immediately, so later sessions do not allocate the same resources. The
 server's response confirms the bind or makes the task pending again. A request without a response is
-repeated. After a conflict, the binder reads the pod to find its node, because a server never binds
-a pod twice.
+repeated. The server rejects a second bind of a pod with a conflict, so the binder then reads the
+pod to find its node.
 
 A pod's GPU shares and NUMA cells are recorded in a pod condition before the bind. Users may change
 annotations, but not `pods/status`.
@@ -413,7 +413,7 @@ def _failure(error: KubeError) -> Failure:
 
 
 HOLDS: Final = BackoffSteps(first_s=1.0, max_s=60.0)
-"""How long a gang is excluded from scheduling, by its number of consecutive failures."""
+"""Delays for which a gang is excluded from scheduling, by its number of consecutive failures."""
 
 
 @dataclass(slots=True)
@@ -423,7 +423,7 @@ class _Hold:
 
 
 class GangBackoff:
-    """Excludes gangs from scheduling after failures, with exponential delays."""
+    """Excludes gangs from scheduling for some time after binds, evictions or writes failed."""
 
     def __init__(self, cache: ClusterCache, clock: Clock) -> None:
         self._cache = cache
@@ -431,7 +431,7 @@ class GangBackoff:
         self._held: dict[str, _Hold] = {}
 
     def fail(self, gang: str, code: ReasonCode, message: str) -> None:
-        """Exclude a gang from scheduling; the delay grows with each failure."""
+        """Exclude a gang from scheduling for a delay that doubles with each failure."""
         hold = self._held.setdefault(gang, _Hold())
         hold.failures += 1
         pause_s = HOLDS.delay_after(hold.failures)

@@ -9,7 +9,7 @@ disruption budgets.
 
 The administrator may let guarantees override disruption budgets. If a budget blocks the eviction of
 a pod that is reclaimed within a guarantee, the pod is deleted instead. If a budget blocks any other
-eviction, the eviction fails, and the gang that needs it is scheduled again after a delay.
+eviction, the eviction fails, and the gang that needs the eviction is scheduled again after a delay.
 
 A victim gets its grace period, up to the administrator's limit, and keeps its resources until it
 terminates.
@@ -76,7 +76,7 @@ POLL_S: Final = 0.02
 """Interval in seconds between checks whether waiting evictions may be sent."""
 
 REPORT_S: Final = 2.0
-"""Seconds after which a warning reports why an eviction waits."""
+"""Seconds for which an eviction waits before a warning reports the reason."""
 
 PATIENCE_S: Final = 10.0
 """Seconds after which an eviction is sent even if its nominations are not written.
@@ -88,10 +88,10 @@ starts before the nominations are written, that scheduler does not reserve the r
 _BUDGET_CAUSE: Final = "DisruptionBudget"
 _NAMED_BUDGET: Final = re.compile(r"The disruption budget (\S+) ")
 _SEVERAL_BUDGETS: Final = "more than one PodDisruptionBudget"
-"""Part of the server's error if several budgets select a pod; such a pod is never evicted."""
+"""Part of the server's error message if several disruption budgets select a pod."""
 
 CONFLICTS: Final = 5
-"""Number of conflicts that an eviction may have; one more conflict makes it fail."""
+"""Maximum number of conflicts after which an eviction request is repeated."""
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """Minimum number of seconds for which this eviction has waited."""
+        """Lower bound on the waiting time of this eviction, in seconds."""
         return self.num_polls * POLL_S
 
 
@@ -290,7 +290,7 @@ class Evictor:
         await self._outbox.until_idle()
 
     def count_waiting(self) -> Mapping[str, int]:
-        """Count the waiting evictions by what they wait for: `nomination`, `bind` or `answer`."""
+        """Count the waiting evictions by the awaited event: `nomination`, `bind` or `answer`."""
         found = Counter(self._waits_for(each) or "answer" for each in self._waits.values())
         found["answer"] += len(self._pending) - len(self._waits)
         return found
@@ -345,8 +345,8 @@ class Evictor:
     async def _settle(self, pending: _Pending) -> bool:
         """Withdraw or keep an unnecessary eviction; return whether it is no longer pending.
 
-        The decision needs the results of all requests for the gang. The server may have executed a
-        failed request, so the pods of failed requests are read.
+        The decision needs the results of all eviction requests for pods of the gang. The server may
+        have executed a failed request, so the pods of failed requests are read.
         """
         gang = pending.victim.gang
         while self._is_current(pending) and pending.is_unwanted and not pending.batch.is_final:
@@ -529,7 +529,7 @@ class Evictor:
             pending.is_sent = False
 
     async def _send_eviction(self, pending: _Pending, version: str) -> None:
-        """Evict a pod if its version is `version`; after a conflict, use its current version."""
+        """Evict a pod of the given resource version; after a conflict, use its current version."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
         max_s = self._context.max_grace_s
@@ -583,7 +583,7 @@ class Evictor:
     async def _delete(
         self, pending: _Pending, version: str, grace_s: int | None, refusal: ApiError
     ) -> Victim | None:
-        """Delete a pod that a disruption budget protects, if its version is still `version`.
+        """Delete a pod that a disruption budget protects, if its resource version is `version`.
 
         As in an eviction, the condition DisruptionTarget is set first, so that job controllers do
         not count the pod as failed. Returns the victim with the overridden budgets, or None if this

@@ -122,7 +122,7 @@ class _Term:
     """The scheduler's state during one term of leadership; each term starts with an empty state.
 
     `number` is the term's number (`Leadership.term`), or 0 while another process may lead.
-    `may_search_on` is true if a session has run since the last search between sessions.
+    `may_search_on` is true if the solver has not searched for a better plan since the last session.
     `created_ms` maps each missing built-in queue to the time of the last attempt to create it.
     `reasons` maps each pending gang to the reason that is reported for it.
     """
@@ -329,7 +329,7 @@ class Scheduler:
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
-        """Return whether the last plan has not expired and its policy is still in use."""
+        """Return whether the last plan has the current policy and has not expired."""
         last_session = self._term.last_session
         return (
             last_session is not None
@@ -393,7 +393,7 @@ class Scheduler:
         _log_session(self._session_number, report)
 
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
-        """Continue to search for a plan until the next session may begin.
+        """Let the solver search for a better plan until the next session may begin.
 
         The plan is not executed. If the plan is still valid, it warm-starts the next session.
         """
@@ -441,7 +441,7 @@ class Scheduler:
             self._changed.set()
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Warn once per policy if queues are reclaimable but no action reclaims."""
+        """Warn once per policy if queues are reclaimable but no action of the policy reclaims."""
         if self._logged.is_advised or _RECLAIMS.intersection(policy.actions):
             return
         names = [q.name for q in snapshot.queues if q.reclaimable and q.name not in _BUILTIN]

@@ -53,7 +53,7 @@ SHUTDOWN_S: Final = 2.0
 """Timeout in seconds of each shutdown step, such as writing statuses and events."""
 
 WRITES: Final = 8
-"""Maximum number of concurrent status patches; a slow webhook delays only some of them."""
+"""Maximum number of concurrent status patches; a slow webhook delays only some patches."""
 
 log = logging.getLogger(__name__)
 

@@ -152,7 +152,7 @@ class SolverSupervisor:
 
 
 KEPT: Final = 20
-"""Number of dumps to keep for each reason for a dump (`sort`); older dumps are deleted."""
+"""Number of newest snapshot dumps to keep per reason (`sort`); older dumps are deleted."""
 
 
 class SnapshotDumps:

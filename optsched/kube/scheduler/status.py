@@ -72,7 +72,7 @@ CONFLICT_MS: Final = 200
 """Delay in milliseconds before a status is recomputed after a conflict."""
 
 STEADY_MS: Final = 3_000
-"""Milliseconds for which a new reason for lack of capacity must persist before it is written."""
+"""Milliseconds for which a gang must lack capacity for a new reason before it is written."""
 
 _STARTED: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
@@ -219,7 +219,7 @@ def queue_share(gang: Gang, status: GangStatus) -> Share:
 
 @dataclass(slots=True)
 class Account:
-    """A queue's allocation without its child queues, and its number of PodGroups per phase."""
+    """A queue's allocation, excluding its child queues, and its number of PodGroups per phase."""
 
     held: Counter[str] = field(default_factory=Counter)
     phases: Counter[GangPhase] = field(default_factory=Counter)
@@ -281,7 +281,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A deferred status patch, and the times since which the patch, phase and reason apply."""
+    """The times since which a status patch is deferred, and since which phase and reason apply."""
 
     since_ms: int
     phase: GangPhase
@@ -292,7 +292,7 @@ class _Deferred:
 
 @dataclass(frozen=True, slots=True)
 class _TrackedGang:
-    """A gang's last status; it must be recomputed if its `inputs` have changed or are None."""
+    """A gang's last status, which must be recomputed if `inputs` has changed or is None."""
 
     inputs: _GangInputs | None
     share: Share

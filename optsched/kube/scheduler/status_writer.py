@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 BY_SCHEDULER: Final = "PreemptionByScheduler"
-"""The reason in the condition, as in kube-scheduler (`PodReasonPreemptionByScheduler`)."""
+"""The reason in DisruptionTarget, as in kube-scheduler (`PodReasonPreemptionByScheduler`)."""
 
 NOT_DELETED: Final = "DeletionWithdrawn"
 _RESET_TRIES: Final = 5
@@ -60,7 +60,7 @@ _RESET_TRIES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class DisruptionReset:
-    """How to reset the condition of a pod that was marked for deletion but keeps running.
+    """Data to reset the condition DisruptionTarget of a pod that was not deleted after all.
 
     `uid` is the pod's UID. `now_ms` is the time in milliseconds since the Unix epoch. `message`
     gives the cause.
@@ -209,15 +209,16 @@ def shard_patch(
 
 
 MAX_REMEMBERED: Final = 1_000
-"""Number of remembered faults after which all faults are forgotten and reported again."""
+"""Number of (kind, namespace) pairs with rejected writes to remember; then all are forgotten."""
 
 
 class RefusedWrites:
     """Handles writes that the server rejects.
 
-    One warning is logged per fault, until a write of the rejected kind succeeds in the namespace.
-    If a gang's phase is rejected, the gang gets no pods and must not reserve quota. The gang is
-    therefore excluded from scheduling, with a delay that grows with each rejection.
+    Rejections of one kind in one namespace for one reason cause one warning, until a write of this
+    kind succeeds in the namespace. If a gang's phase is rejected, the gang gets no pods and must
+    not reserve quota. The gang is therefore excluded from scheduling, with a delay that grows with
+    each rejection.
     """
 
     def __init__(
@@ -254,5 +255,5 @@ class RefusedWrites:
         self._on_refusal(ref, error)
 
     def record_success(self, ref: Ref) -> None:
-        """Record a successful write, so that later faults are reported again."""
+        """Record a successful write, so that the next rejection logs a warning again."""
         self._faults.pop((ref.kind, ref.namespace), None)

@@ -152,7 +152,7 @@ _AUTHORITY: Final = {"ca.crt": "authority", _AUTHORITY_KEY: "authority_key"}
 _ALL: Final = (*_LEAF, *_AUTHORITY)
 
 MAX_CONFLICTS: Final = 5
-"""Number of consecutive conflicts after which the error is raised to the caller."""
+"""Number of consecutive write conflicts after which the caller gets the error."""
 
 
 class CertificateError(OSError):

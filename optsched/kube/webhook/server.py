@@ -161,7 +161,8 @@ class Reviewer:
     Before a request is denied, the objects that caused the denial are read again. If any object
     that was read again has changed, the request is reviewed again.
 
-    `settings` returns the current settings, because the settings file may change.
+    `settings` is a function that returns the current settings, because the settings file may
+    change.
     """
 
     api: Client
@@ -175,7 +176,7 @@ class Reviewer:
     async def _answer_questions(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
-        """Answer a review's questions with requests to the API server; return the final response.
+        """Send the requests that a review needs to the API server; return the final response.
 
         A review may need access reviews, object reads, and dry runs of pod templates. The pod
         templates of a denied request are still validated, so that users see all mistakes at the

@@ -99,7 +99,7 @@ class LiveWorld:
             except NotFound:
                 self._store.record_deleted(ref, "")
             except KubeError as error:
-                # The last known state of the object is kept, so the denial stands.
+                # An unreadable object keeps its last known state, so the request is still denied.
                 log.warning("%s: cannot be read: %s", ref, error)
             has_changed |= self._store.get(ref.kind, ref.namespace, ref.name) is not before
         return has_changed
@@ -138,7 +138,7 @@ MAX_DRY_RUNS: Final = 32
 """Maximum number of concurrent dry runs in all reviews together."""
 
 MAX_DRY_RUNS_OF_REVIEW: Final = 8
-"""Maximum number of concurrent dry runs in one review, so that large jobs do not block others."""
+"""Maximum number of concurrent dry runs per review, so that no large job delays other jobs."""
 
 
 class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
