@@ -1,7 +1,7 @@
 """The resources that gangs, queues and nodes use after the decisions of a session.
 
-`Ledger` tracks running totals while the greedy pipeline places and evicts tasks. `Outcome` holds
-the decisions of a plan, and the usage that results from them, as arrays.
+`Ledger` tracks running totals of these resources while the greedy pipeline places and evicts tasks.
+`Outcome` holds the decisions of a plan, and the usage that results from them, as arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Derived = TypeVar("Derived")
 
 
 class Ledger:
-    """Running totals of the greedy pipeline in one session, shared by all rules.
+    """Running totals of used and idle resources in the greedy pipeline, shared by all rules.
 
     The totals are lists, because reading one number from a list is faster than from an array.
 
@@ -103,7 +103,7 @@ class Ledger:
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
-        """Record the eviction (`sign` 1) of a gang's running task, or its rollback (`sign` -1)."""
+        """Record the eviction of a gang's running task (`sign` 1), or undo it (`sign` -1)."""
         self.gang_evicted[gang] += sign
         taken = [(r, -sign * amount) for r, amount in enumerate(request) if amount]
         for r, amount in taken:
@@ -123,7 +123,7 @@ class Ledger:
             self._nominated_total[r] += amount
 
     def record_placement(self, gang: int, task_class: int, number: int) -> None:
-        """Record tasks of a class placed for a gang; a negative number undoes placements."""
+        """Record tasks of a class placed for a gang; a negative `number` undoes placements."""
         self.gang_placed[gang] += number
         row = self.request[task_class]
         taken = [(r, number * amount) for r, amount in enumerate(row) if amount]

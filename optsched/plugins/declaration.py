@@ -131,7 +131,7 @@ def read_whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
 
 
 def read_duration_ms(arguments: Mapping[str, Value], name: str) -> int | None:
-    """Return a duration in milliseconds, or None if the argument is not set."""
+    """Return an argument's duration in milliseconds, or None if the argument is not set."""
     return parse_duration_ms(str(arguments[name])) if name in arguments else None
 
 

@@ -91,10 +91,7 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """The number of tasks of a class that a gang must place, and how many fit on each node.
-
-    `counts` (N,) is the number of tasks of the class that fit on each node.
-    """
+    """The number of tasks of a class that a gang must place, and how many fit on each node (N,)."""
 
     task_class: int
     number: int
@@ -359,8 +356,9 @@ class NodeState:
     Attributes
     ----------
     fits_later
-        True if `fits` evaluates its argument `later`. If `fits_later` is False, the pipeline calls
-        `Rule.open` of a custom rule twice: with and without the terminating pods of the problem.
+        True if `fits` evaluates its argument `later`. If `fits_later` is False, the greedy pipeline
+        calls `Rule.open` of a custom rule twice: with and without the terminating pods of the
+        problem.
     reads_labels
         True if the rule reads pod labels that are not part of task classes.
 
@@ -387,7 +385,7 @@ class NodeState:
         raise NotImplementedError
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction (`sign` 1) of a running task, or its rollback (`sign` -1).
+        """Record the eviction of a running task (`sign` 1), or undo it (`sign` -1).
 
         `victim` is the index of the task in `problem.running`.
         """
@@ -409,7 +407,7 @@ _OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 class Greedy(Order, Quota, Preemption, NodeState):
     """The base class of plugins in the greedy pipeline; a rule creates one object for each problem.
 
-    The pipeline calls only the methods that a subclass defines. The protocols of
+    The greedy pipeline calls only the methods that a subclass defines. The protocols of
     `solver.greedy.plugins` declare further optional methods.
     """
 
@@ -502,7 +500,7 @@ class Score:
 
 
 class Constraint:
-    """Extension point: constraints of the model.
+    """Extension point: the constraints that a rule adds to the optimisation model.
 
     Attributes
     ----------
@@ -527,7 +525,7 @@ class Constraint:
         return False
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints on single nodes and on gangs per node (`NodeModel.split_gangs`).
+        """Add constraints on the tasks of each node, also by gang (`NodeModel.split_gangs`).
 
         If the model has no `form`, only rules that depend on victims add constraints.
         """
@@ -598,7 +596,7 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """Return the rule's `Greedy` object for a problem, or None if the problem needs none.
 
-        The pipeline updates the ledger; the rule only reads it.
+        The greedy pipeline updates the ledger; the rule only reads it.
         """
         return None
 

@@ -1,1 +1,1 @@
-"""User code: isolation of custom plugins, custom actions, and the HTTP service `extender`."""
+"""Custom code: the isolation of custom plugins, custom actions, and the plugin `extender`."""

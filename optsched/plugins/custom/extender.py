@@ -1,8 +1,8 @@
 """The plugin `extender`: calls an external HTTP service, or replays recorded replies.
 
 Mathematics: models/formulation/extender.md. The rule makes all calls through an interface
-(`Outside`). In a live session, `Outside` calls the service and records the replies. In a session on
-a snapshot with recorded calls, `Outside` replays the replies and does not call the service.
+(`Outside`). In a live session, `Outside` calls the service and records the replies. If the snapshot
+contains recorded calls, `Outside` replays their replies and does not call the service.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_RECORD = "no reply has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
-    """The kinds of calls; a value is the name of a Volcano argument without its suffix `Verb`."""
+    """The kinds of service calls; a value is a Volcano argument name without its suffix `Verb`."""
 
     PREDICATE = "predicate"
     PRIORITIZE = "prioritize"
@@ -53,7 +53,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A call to a service.
+    """A call to an external service.
 
     Attributes
     ----------
@@ -219,8 +219,8 @@ class Extender(Rule):
     paths
         (verb, path) pairs of all configured calls.
     ignorable
-        True if failed calls are ignored. If `ignorable` is False, a failed call makes its gang
-        wait.
+        True if failed calls are ignored. If `ignorable` is False, a gang waits when a call for it
+        fails.
     managed
         The resources that the service manages; empty if it manages all. The rule makes calls only
         for tasks that request a managed resource.

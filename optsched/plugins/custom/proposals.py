@@ -142,5 +142,5 @@ class Proposer:
         return tuple(valid)
 
     def record_invalid(self, what: str, faults: Faults) -> None:
-        """Record a fault for an invalid proposal, which `what` describes."""
+        """Record a fault for the invalid proposal that `what` describes."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))

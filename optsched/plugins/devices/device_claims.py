@@ -1,4 +1,4 @@
-"""ResourceClaims: a task runs only on nodes where its claims have devices or can get them.
+"""ResourceClaims: each claim of a task has, or can get, devices that the task's node can use.
 
 Mathematics: models/formulation/device_claims.md. Sources: KEP-4381, KEP-4816, KEP-5075 and
 kube-scheduler's plugin `dynamicresources`.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Rule: on a task's node, each of the task's claims has devices or can get them."""
+    """Rule: each claim of a task has, or can get, devices that the task's node can use."""
 
     name = "device-claims"
     hard_switch = Switch.PREDICATE
@@ -95,7 +95,7 @@ class DeviceClaims(Rule):
         return found
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Allow nodes that can use the allocated devices and have devices for all other claims."""
+        """Allow nodes that can use the devices of allocated claims and supply all other claims."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -161,7 +161,7 @@ class DeviceClaims(Rule):
         return None
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); tasks with the same allocated claims get equal numbers."""
+        """Return a number per running task (V,), equal for tasks with the same allocated claims."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -197,10 +197,11 @@ class DeviceClaims(Rule):
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
-    """Return the number of device searches that each limit stopped, by limit.
+    """Return how many device searches were stopped, by the limit that stopped them.
 
-    The limits are `search` (steps of one search), `session` (steps of all searches of a session)
-    and `selectors` (requests whose selectors a later session will evaluate).
+    The limits are `search` (steps of one search) and `session` (steps of all searches of a
+    session). The key `selectors` counts the device requests whose selectors a later session will
+    evaluate.
     """
     devices = problem.snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -253,7 +254,7 @@ def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
 def _granted(
     devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
 ) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
-    """Return (request, device) pairs by claim key, or None if too few devices are idle."""
+    """Return (request name, device ID) pairs by claim key, or None if too few devices are idle."""
     on_node = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(on_node) if device.id not in held}
     requested = list(claims)
@@ -286,14 +287,14 @@ class _Requests:
         return next((why for why in (*found, *of_own) if why), "")
 
     def shared(self, shape: TaskShape) -> list[str]:
-        """Return the keys of the unallocated ResourceClaims that the pods reference by name."""
+        """Return the keys of the unallocated ResourceClaims that pods of `shape` refer to."""
         if self.refusal(shape):
             return []
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
     def allocated(self, shape: TaskShape) -> list[str]:
-        """Return the keys of the allocated ResourceClaims that the pods reference by name."""
+        """Return the keys of the allocated ResourceClaims that pods of `shape` refer to."""
         claims = map(self.devices.claims.get, shape.device_claims)
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
@@ -318,7 +319,7 @@ class _Pools:
         self.ending_claims = self.find_ending_claims(())
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Return the indices of a node's devices that are idle once all claims in `ended` end."""
+        """Return the indices of a node's devices that are idle once `ended` claims are freed."""
         holders = [self.devices.claim_by_device.get(device.id) for device in self.on_node[node]]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
@@ -333,7 +334,7 @@ class _Pools:
         return {device.id: n for n, devices in enumerate(self.on_node) for device in devices}
 
     def find_ending_claims(self, evicted: Iterable[str]) -> frozenset[str]:
-        """Return the claims that end with the terminating tasks and the tasks in `evicted`."""
+        """Return the keys of the claims that are freed when terminating and `evicted` tasks end."""
         claiming = [t for node in self._nodes for t in node.derived(_with_claims)]
         ended = {t.key for t in claiming if t.status is TaskStatus.RELEASING}
         return self.devices.freed(claiming, ended.union(evicted))
@@ -385,7 +386,7 @@ class _AllocationRows:
         self._nodes, self._model, self._pools = nodes, nodes.model, pools
         self._allocated: dict[tuple[int, int], list[int]] = {}
         self._free: dict[int, set[int]] = {}
-        # Groups of victims by claim key; a claim ends when all tasks of its groups are evicted.
+        # Groups of victims by claim key; a claim is freed when all tasks of its groups are evicted.
         self._users: dict[str, list[int]] = {}
         evictions = nodes.evictions
         if len(evictions.node):
@@ -481,9 +482,9 @@ class _AllocationRows:
             model.add_rows(0, chosen, 1, upper=1)
 
     def close(self) -> None:
-        """Add constraints that give a device to a new claim only after its current claim has ended.
+        """Add constraints that give a device to a new claim only after its current claim is freed.
 
-        A claim does not end while a placed task uses it.
+        A claim is not freed while a placed task uses it.
         """
         model, supplied, evictions = self._model, self._nodes.supplied, self._nodes.evictions
         # Variables of pending tasks that would use an allocated claim, by claim key.
@@ -555,7 +556,7 @@ class _ClaimUse:
 
 
 class _ClaimedDevices(Greedy):
-    """Tracks the device requests of the tasks placed on each node, which must all be satisfied.
+    """Tracks the device requests of placed tasks; a node must satisfy all requests of its tasks.
 
     Nominated tasks may use devices that become idle when terminating tasks end.
     """
@@ -620,7 +621,7 @@ class _ClaimedDevices(Greedy):
 
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
-        """Keys of the claims that end with their terminating tasks and that no placed task uses."""
+        """Keys of the claims that terminating tasks free, because no placed task uses them."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _fits(

@@ -1,10 +1,9 @@
 """Allocate the devices of one node to ResourceClaims.
 
 A claim has one or more alternatives (`firstAvailable`). An alternative consists of requests for a
-number of devices, and may constrain the chosen devices. If no claim has several alternatives or
-constraints, the allocation is a bipartite matching. If some claim has several alternatives or
-constraints, a search tries the variants of the claims in order, and computes a matching in each
-step.
+number of devices, and may constrain the chosen devices. If every claim has one alternative without
+constraints, the allocation is a bipartite matching. Otherwise a backtracking search restricts the
+eligible devices of one claim after another, and computes a matching in each step.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint on one attribute: the values of all devices are equal, or pairwise distinct.
+    """A constraint on one attribute: its values on the chosen devices are equal, or all distinct.
 
     The constraint applies to the devices of the requests whose indices are in `demands`. `value_of`
     maps each device to a number that stands for its attribute value, or to -1 if the device lacks
@@ -102,10 +101,9 @@ def _number_values(devices: Sequence[PooledDevice], attribute: str) -> tuple[int
 
 
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
-    """Return the indices of the devices of each request, or None if no matching exists.
+    """Return the indices of the devices matched to each request, or None if no matching exists.
 
-    The matching uses augmenting paths (Kuhn): a request releases a device if it can use another
-    device.
+    The matching uses augmenting paths (Kuhn's algorithm).
     """
     owner: dict[int, int] = {}
 
@@ -165,7 +163,7 @@ KnownResult = tuple[tuple[tuple[str, int], ...], ...] | None
 def allocate_devices(
     claims: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
 ) -> list[Grant] | None:
-    """Return (request, device index) pairs for each claim, or None if too few devices are idle.
+    """Return (request name, device index) pairs per claim, or None if too few devices are idle.
 
     A search takes at most `STEPS_OF_SEARCH` steps and at most the remaining steps of the session.
     If a step limit stops the search, the result is None. Results are cached for later sessions.
@@ -211,7 +209,7 @@ _cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
 
 
 class _Search:
-    """A backtracking search over claim variants; each step matches the requests chosen so far."""
+    """A backtracking search that chooses a variant of each claim (see `_expand_bonds`)."""
 
     def __init__(self, claims: Sequence[Sequence[Option]], free: set[int], steps: Steps) -> None:
         self._steps = steps
@@ -228,7 +226,7 @@ class _Search:
         self._at: dict[int, int] = {}
 
     def result(self) -> list[Grant] | None:
-        """Return (request, device index) pairs for each claim, or None if no allocation exists."""
+        """Return (request name, device index) pairs per claim, or None if no allocation exists."""
         if not self._succeeds(0):
             return None
         found = [list[tuple[str, int]]() for _ in self._claims]

@@ -270,8 +270,9 @@ class DeviceShare(Rule):
     ) -> dict[str, list[tuple[int, Allocation]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
-        Tasks get devices in Volcano's order if all of them fit, and otherwise by a search over all
-        allocations. The search ends after `max_failures` failed states.
+        If all tasks fit when devices are allocated in Volcano's order, the result is this
+        allocation; otherwise a search tries all allocations. The search ends after `max_failures`
+        failed states.
         """
         after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:
@@ -310,7 +311,7 @@ class DeviceShare(Rule):
         return by_task
 
     def resident_use(self, node: Node, before: Node | None = None) -> list[Usage]:
-        """Return the usage of each device of a node by its residents.
+        """Return how much the residents of a node use of each of its devices.
 
         `before` is the node before some of its tasks ended. Unknown shares are derived from
         `before`, because they do not change when another task ends.
@@ -382,7 +383,7 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); tasks with equal device shares get equal numbers."""
+        """Return a number per running task (V,), equal for tasks with equal device shares."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -410,7 +411,7 @@ class DeviceShare(Rule):
             devices.add(placeable, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem) -> list[dict[str, list[Allocation]]]:
-        """Return the device shares of the residents of each node, as a list with axis N."""
+        """Return, for each node (N,), the device shares of its residents by task key."""
         return [self.holdings(n) if n.shared_gpus else {} for n in problem.snapshot.nodes]
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -609,8 +610,8 @@ def assign(
     """Return a task's device shares in Volcano's order, or None if the task does not fit.
 
     vGPUs are allocated from the last device to the first, and GPUs shared by memory from the first
-    device to the last. NPUs are allocated in the order of `prefers`, preferably within one network.
-    A task gets each NPU at most once.
+    device to the last. NPUs are allocated in the order that `prefers` selects, preferably within
+    one network. A task gets each NPU at most once.
     """
     after = list(used)
     found: list[Allocation] = []

@@ -1,4 +1,4 @@
-"""GPU fragmentation: the average amount of idle GPU capacity that a typical task cannot use.
+"""GPU fragmentation: the mean over typical tasks of the idle GPU capacity that a task cannot use.
 
 Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
 2023, section 3; functions `NodeGpuShareFragAmount` and `GetTypicalPods` of the paper's simulator.
@@ -49,7 +49,7 @@ TYPICAL = 0.95
 """Minimum fraction of all tasks that the typical GPU classes cover; rarer classes are ignored."""
 
 SHARES = 1000
-"""The sum of the weights of the GPU classes; integer weights make the level an integer."""
+"""The sum of all weights of GPU classes; integer weights make the objective level an integer."""
 
 _AT_ONCE = 4096
 
@@ -232,7 +232,7 @@ def _column(problem: Problem, resource: str, amounts: I64) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class FragLevel:
-    """The average idle GPU capacity of ready nodes that a typical task cannot use."""
+    """The mean over typical tasks of the ready nodes' idle GPU capacity that a task cannot use."""
 
     name: str = "fragmentation"
     unit: str = "millionths of a GPU"
@@ -367,7 +367,7 @@ class _FragmentationScores(Greedy):
         for nodes in splits:
             cpu_m, free = self._cpu_m[nodes], self._devices.free[nodes]
             if gpu_class.milli < WHOLE:
-                # A node does not change if the GPU share fits on none of its GPUs.
+                # The idle GPUs of a node do not change if the GPU share fits on none of them.
                 left, fit = free.copy(), fullest_fit(free, gpu_class.milli)
                 rows = np.flatnonzero(fit >= 0)
                 left[rows, fit[rows]] -= gpu_class.milli

@@ -106,7 +106,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); tasks with equal GPU requests get equal numbers."""
+        """Return a number per running task (V,), equal for tasks with equal GPU requests."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -239,7 +239,7 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
     """Pack residents so that nominated tasks fit too; return the used thousandths of each GPU.
 
     Returns None if residents and nominated tasks cannot all fit. GPUs that are allocated whole come
-    last.
+    last in the result.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:

@@ -204,7 +204,7 @@ class NumaAware(Rule):
         return f"had no {scope} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); tasks with equal usage per NUMA node get equal numbers."""
+        """Return a number per running task (V,), equal for tasks with equal usage per NUMA node."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, states = running_tasks(problem), problem.derived(_find_numa_states)
@@ -251,7 +251,7 @@ class NumaAware(Rule):
         """Return scores (N,), given the number `counts` (N,) of NUMA nodes that a task would use.
 
         `nodes` (N,) selects the candidate nodes. A node scores 0 if the mask `nodes_with_policy`
-        (N,) excludes it, or if its number of NUMA nodes is unknown (0).
+        (N,) excludes it, or if its entry in `counts` is 0 (unknown).
         """
         known = nodes_with_policy & (counts > 0)
         most = max(int(counts[known & nodes].max(initial=1)), 1)

@@ -1,8 +1,8 @@
 """The pods that each gang may evict in sessions with a solver.
 
 Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its queue. A
-queue reclaims capacity up to its deserved share from queues above their deserved shares.
-Annotations do not protect pods that are reclaimed within a guarantee
+queue reclaims capacity up to its deserved share from queues above their deserved shares. A reclaim
+within a guarantee may evict pods that are not preemptable or are in their cooldown
 (models/formulation/victims.md). A gang that loses pods keeps its minimum number of pods, or all its
 pods are evicted. The tiered votes of Volcano's plugins apply only in sessions without a solver.
 """
@@ -99,8 +99,9 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The guarantee belongs to the gang's queue or to an ancestor queue. The method ignores
-        annotations and disruption budgets. Parameters and result are as in `waived`.
+        The guarantee belongs to the gang's queue or to an ancestor queue. The result may include
+        tasks that are not preemptable, in their cooldown, or under a disruption budget. Parameters
+        and result are as in `waived`.
         """
         found = np.zeros_like(self.waivable)
         requested, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -159,7 +160,7 @@ class Entitled(Rule):
             gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
             preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
             if task is None or gang is None or preemptor is None:
-                continue  # `Victims` reports unknown tasks and gangs.
+                continue  # The rule `Victims` reports unknown tasks and gangs.
             problem = _unentitled(world, eviction, gang, preemptor)
             is_loose = bool(preemptor.is_loose or preemptor.sub_groups)
             if eviction.action == PREEMPT and not (is_loose or self.rules.preempts_for_growth):
@@ -180,7 +181,8 @@ class Entitled(Rule):
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
         """Yield the keys of victims that a preemptor does not need, with the preemptor's key.
 
-        Without the eviction of a needed victim, a reclaim would break the rule on shares.
+        A victim is needed if, without its eviction, the reclaim would violate the rules on deserved
+        shares.
         """
         for victims, by in find_needless(world, self.rules, (PREEMPT, RECLAIM)):
             stay = set(victims)
@@ -331,7 +333,7 @@ def _make_unit(
 
     `mine` are the victims of one preemptor. The upper bound for a resource assumes that the tasks
     of `mine` without the resource are among the `number` tasks. The remaining tasks of the unit are
-    the victims that use most of the resource.
+    the victims that use the most of the resource.
     """
     used = [(task.key, task_usage(task)) for task in victims]
     usage: dict[str, int] = {}
@@ -399,7 +401,7 @@ class _Shares:
     def find_excess_claims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield each reclaiming queue or ancestor above its deserved share, with a reason."""
+        """Yield reclaiming queues and their ancestors above their deserved shares, with reasons."""
         chain = self._world.ancestors_apart(name, lender)
         if not any(self._select_deserved(queue, requested) for queue in chain):
             yield name, "its deserved share contains none of the requested resources"

@@ -103,13 +103,13 @@ class Mover(Protocol):
 
 
 def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
-    """Return whether `period_ms` has passed since the last evictions by a plugin."""
+    """Return whether `period_ms` milliseconds have passed since a plugin's last evictions."""
     last = snapshot.last_shuffle_ms.get(plugin)
     return last is None or snapshot.taken_ms - last >= period_ms
 
 
 def find_early_evictions(world: World, rule: str, period_ms: int) -> Iterator[Violation]:
-    """Yield a violation if a plugin evicts pods before its period has passed."""
+    """Yield a violation if a plugin evicts pods within `period_ms` of its last evictions."""
     if list_moves_of(world, rule) and not has_period_passed(world.snapshot, rule, period_ms):
         yield Violation(rule, SHUFFLE, f"pods were evicted less than {period_ms} ms ago")
 
@@ -153,7 +153,7 @@ class Consolidation(Rule):
             gang = gangs.get("" if task is None else task.gang)
             preemptor = gangs.get(eviction.preemptor)
             if eviction.action != CONSOLIDATE or gang is None or preemptor is None:
-                continue  # `Victims` reports unknown tasks and gangs.
+                continue  # The rule `Victims` reports unknown tasks and gangs.
             problem = _immovable(world, eviction, gang, preemptor)
             if problem:
                 detail = f"moved for {preemptor.key}, but {problem}"
@@ -176,7 +176,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield each minimum that a gang breaks if it keeps only the tasks in `left`."""
+    """Yield each minimum that a gang misses if it keeps only the tasks in `left`."""
     if is_below_minimum(gang, left):
         yield _describe_minimum(gang, left)
     before = Counter(map(gang.sub_group_of, held))
@@ -285,8 +285,9 @@ class Rescheduling(Rule):
         takes = np.array([self._is_underused(node, now_ms) for node in nodes], np.bool_)
         if not reasons or not takes.any():
             return None
-        # Tasks on the node with the highest utilization come first, in ascending order of priority.
-        # If the priority class does not exist, no task is moved.
+        # Tasks on the node with the highest sum of CPU and memory utilization come first, in
+        # ascending order of priority. If the PriorityClass `below_class` does not exist, no task is
+        # moved.
         running, snapshot = running_tasks(problem), problem.snapshot
         limit: float = snapshot.priority_classes.get(self.strategy.below_class, -math.inf)
         load = {n: self.measured_use(nodes[n], now_ms) or {} for n in reasons}

@@ -57,7 +57,7 @@ def find_needless(
         for task in victims:
             if task.node not in coming.get(preemptor, {}):
                 away.setdefault(task.gang, []).append(task)
-    spare: set[str] = set()  # Each gang would meet its minimums with its victims in `spare`.
+    spare: set[str] = set()  # Each gang would meet its minimums if it kept its victims in `spare`.
     for key, tasks in away.items():
         if _is_complete_with(world.snapshot.gang_by_key[key], evicted, tasks):
             spare |= {task.key for task in tasks}
@@ -82,7 +82,7 @@ def _find_doubtful(
     minimums if they kept these victims.
     """
     evicted = {eviction.task for eviction in world.evictions}
-    spare: set[str] = set()  # A gang would meet its minimums with any of its victims in `spare`.
+    spare: set[str] = set()  # A gang would meet its minimums if it kept any one victim in `spare`.
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
         mine = [task for task in victims if task.gang == key]

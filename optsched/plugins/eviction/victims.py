@@ -1,4 +1,4 @@
-"""Pods that are never evicted: system pods, protected pods, and pods under exhausted budgets.
+"""Pods that are never evicted: system pods, and pods that annotations or PDBs protect.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
 victims regardless of disruption budgets. This module respects disruption budgets, as the eviction
@@ -104,7 +104,7 @@ def is_system(task: Task) -> bool:
 
 
 def is_system_gang(gang: Gang) -> bool:
-    """Return whether a gang is in `kube-system`, or the gang or a task has system priority."""
+    """Return whether a gang is in `kube-system`, or it or one of its tasks has system priority."""
     if gang.namespace == SYSTEM_NAMESPACE or gang.priority >= SYSTEM_PRIORITY:
         return True
     return any(task.priority >= SYSTEM_PRIORITY for task in gang.tasks)
@@ -153,7 +153,8 @@ class Victims(Rule):
             seen[eviction.task] = eviction
             problem = _find_problem(world, eviction)
             if not problem and eviction.action != SHUFFLE:
-                # Annotations do not protect a task from a reclaim within a guarantee.
+                # A reclaim within a guarantee may evict a task that is not preemptable or in its
+                # cooldown.
                 refusal = _refusal(world.task_by_key[eviction.task], world.snapshot.taken_ms)
                 if refusal and guaranteed.find_used_guarantee(eviction) is None:
                     problem = refusal
@@ -183,7 +184,7 @@ class Victims(Rule):
                 yield Violation(self.name, f"task {key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """Protect tasks that are unpreemptable, in their cooldown, or protected by budgets."""
+        """Protect tasks that are unpreemptable, in their cooldown, or under disruption budgets."""
         return find_unpreemptable(problem) | find_budget_protected(problem)
 
 
@@ -210,8 +211,9 @@ def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bo
 def find_protecting(problem: Problem) -> Bool:
     """Return the mask (B, V) of the running tasks that each disruption budget protects.
 
-    An exhausted budget protects all tasks that it covers. Other budgets protect the tasks that
-    several budgets cover, because the eviction API refuses to evict these tasks.
+    An exhausted budget protects all tasks that it covers. A budget that is not exhausted protects
+    those of its tasks that other budgets also cover, because the eviction API refuses to evict
+    these tasks.
     """
     cover = cover_running(problem)
     is_spent = np.array([b.allowed <= 0 for b in problem.snapshot.budgets], np.bool_)
@@ -267,7 +269,7 @@ class _EvictionVotes(Greedy):
     _tasks: Sequence[Task]
 
     def movable(self, victims: I64) -> I64:
-        """Return the victims whose eviction the plugin allows if they restart on another node."""
+        """Return the victims whose eviction the plugin allows."""
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -276,7 +278,7 @@ class _EvictionVotes(Greedy):
 
 class _Cooldown(_EvictionVotes):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return all victims, because only guarantees let a reclaim evict tasks in cooldown."""
+        """Return all victims; `Victims` lets only guarantees reclaim tasks in their cooldown."""
         return victims
 
     def movable(self, victims: I64) -> I64:
@@ -357,8 +359,8 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 class GuaranteedReclaims:
     """Finds the reclaims of a plan that the guarantee of the reclaiming queue covers.
 
-    The covered reclaims may evict tasks that are protected by annotations, or by disruption budgets
-    that guarantees may override.
+    The covered reclaims may evict tasks that are not preemptable or in their cooldown, and may
+    exceed disruption budgets that guarantees override.
     """
 
     def __init__(self, world: World) -> None:
@@ -390,7 +392,7 @@ class GuaranteedReclaims:
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
 
     def find_reclaims(self) -> dict[str, str]:
-        """Return the queue whose guarantee covers a reclaim, by the key of the victim.
+        """Return, by victim key, the name of the queue whose guarantee covers the reclaim.
 
         A guarantee first covers the gangs that reclaim protected victims. The guarantee then covers
         the other gangs, in the order of the plan, as long as it also covers all tasks that the plan

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""Maximum number of times that rules check a single node; later gangs are assumed to fit."""
+"""Maximum number of checks of a single node by the rules; further gangs are assumed to fit."""
 
 HOST: Final = "kubernetes.io/hostname"
 
@@ -107,7 +107,7 @@ class EmptyCluster:
         self._offers: I64 = np.asfortranarray(self.problem.allocatable)
 
     def minimum(self, gang: int) -> Minimum:
-        """Return the minimum that a gang must still place; it is one pod for a started gang."""
+        """Return the minimum that a gang must still place; for a started gang, it is one pod."""
         problem = self.problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
@@ -187,7 +187,7 @@ class EmptyCluster:
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 
     def tying(self, task_class: int) -> tuple[str, ...]:
-        """Return the names of the rules by which other pods limit the nodes of a task class."""
+        """Return the names of the rules that make a task class's nodes depend on other pods."""
         if task_class not in self._ties:
             found = (r.name for r in self._tying_rules if r.ties_nodes(self.problem, task_class))
             self._ties[task_class] = tuple(found)

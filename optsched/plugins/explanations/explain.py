@@ -104,7 +104,7 @@ class Explainer:
         found = self._rules.find_rule(Proportion.name)
         sharing = found.rule if found is not None and found.binds else None
         if blocker is None and isinstance(sharing, Proportion):
-            # The gang can start only by borrowing, so it waits because of its queue's share.
+            # The gang can start only by borrowing capacity, so its queue's share keeps it waiting.
             blocker = sharing.explain_share(self._outcome, gang)
         return blocker or self._find_nominated(demands) or _OUTRANKED
 
@@ -471,7 +471,7 @@ class _Demand:
 def _impossible_reason(resources: Sequence[str], demands: Sequence[_Demand], lack: Lack) -> Reason:
     """Return why a minimum does not fit: no usable node, a pod too large, or too many pods.
 
-    `demands` contains, for each item of the minimum (equal pods of one role), a `_Demand`.
+    `demands` contains a `_Demand` for each set of equal pods of one role in the minimum.
     """
     if not lack.resources and not lack.rules and lack.closed:
         closed = [demands[i] for i in lack.closed]

@@ -150,7 +150,8 @@ class Packing:
         )
         if by_item > 0:
             return by_item
-        # A pod is missing if every minimum requests more of a resource than the nodes offer.
+        # At least one pod is missing if every minimum requests more of a resource than the nodes
+        # offer.
         is_used = (singles > 0).any(axis=1)
         there = self.number[is_used] @ np.maximum(self.capacity[is_used], 0)
         for r in np.flatnonzero(self.request.any(axis=0)).tolist():

@@ -285,7 +285,7 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 
 
 def _bound_quota_use(gang: Gang, name: str) -> int:
-    """Return a lower bound on what a gang's missing pods will use of the quota resource `name`.
+    """Return a lower bound on how much of the quota resource `name` a gang's missing pods use.
 
     The usage of a quota already includes existing pods. Succeeded pods are not replaced. Each
     missing pod adds an equal fraction of `minResources`.

@@ -396,8 +396,9 @@ class SubGroups(Rule):
         groups · y.
 
         s[p] ∈ {0, 1} is 1 if subgroup p starts, and y is 1 if the gang starts. x[f] is the number
-        of placed tasks of a set f of equal tasks. The constraints are omitted for gangs that place
-        all tasks or none.
+        of placed tasks of a set f of count[f] equal tasks. need[p] is the minimum of subgroup p,
+        and `groups` is the number of subgroups that must start. The constraints are omitted for
+        gangs that place all tasks or none.
         """
         gangs, model = form.gangs, form.model
         for h, number in enumerate(gangs.shape_of.tolist()):
@@ -454,7 +455,7 @@ def _open_parts(shape: GangShape) -> list[int]:
 
 
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
-    """Return (class, role, number) triples of the tasks that a gang must place together next.
+    """Return (task class, role, number) triples of the tasks that a gang must place together next.
 
     An unstarted gang must place its first tasks up to its minimum; a started gang must place a
     single task.

@@ -379,7 +379,7 @@ class _Ports(Greedy):
 
 
 FAR_ABOVE = 1e9
-"""Score of the shard's nodes in soft mode, in points.
+"""The score of nodes of the scheduler's shard in soft mode.
 
 The value exceeds the sum of all other scores, but is small enough to preserve the fractional digits
 of these scores.

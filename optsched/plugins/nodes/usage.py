@@ -93,7 +93,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def describe_excess(self, node: Node, now_ms: int) -> str | None:
-        """Return a text about the load limit that a node exceeds; None if it exceeds no limit."""
+        """Return a description of the load limit that a node exceeds; None if there is none."""
         load = find_recent_load(node, now_ms)
         if load is None:
             return None
@@ -184,7 +184,7 @@ def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Loads:
-    """The measured load of CPU and memory.
+    """The measured CPU and memory load of each node.
 
     Attributes
     ----------
@@ -216,7 +216,7 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """The usage of CPU and memory: the measured load plus an estimate for unmeasured tasks.
+    """The CPU and memory usage of nodes: the measured load plus an estimate for unmeasured tasks.
 
     Attributes
     ----------
