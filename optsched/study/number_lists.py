@@ -31,7 +31,7 @@ class Numbers:
         self.line = 1
 
     def read_number(self, what: str, below: int | None = None, least: int = 0) -> int:
-        """Return the next number, which must be at least `least` and below `below`.
+        """Return the next number, which must be at least `least` and less than `below`.
 
         `what` describes the number in error messages. `below` is the exclusive upper limit, by
         default the 64-bit limit. Raises InstanceError if there is no next number, or if it is not

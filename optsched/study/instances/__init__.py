@@ -1,1 +1,1 @@
-"""Benchmark instances of the project, generated from a seed, with their best known plans."""
+"""Benchmark instances that are generated from a seed, and the best known plans for them."""

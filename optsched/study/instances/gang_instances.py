@@ -1,9 +1,9 @@
 """Generate benchmark instances with gangs, as manifests of Kubernetes objects.
 
-The gangs have equal or unequal tasks, and the nodes are empty or partly allocated. `Chance` draws
-the same numbers in every version of Python and NumPy, because it uses only `random.Random.random`.
-`random.Random.random` returns the same sequence for a seed in all versions of Python (library
-reference of `random`, "Notes on Reproducibility").
+The tasks of a gang may be equal or different, and the nodes may be idle or partly allocated.
+`Chance` draws the same numbers in every version of Python and NumPy, because it uses only
+`random.Random.random`. `random.Random.random` returns the same sequence for a seed in all versions
+of Python (library reference of `random`, "Notes on Reproducibility").
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Order(NamedTuple):
 
 
 def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
-    """Yield the manifests of a PodGroup and its pods."""
+    """Yield the manifests of a PodGroup and of its pods."""
     roles = tuple(roles)
     least = order.least if order.least is not None else sum(role.number for role in roles)
     named = {role.name: role.number for role in roles if role.name}
@@ -170,7 +170,7 @@ class Chance:
     """A random number generator; its numbers depend only on the seed, not on the Python version."""
 
     def __init__(self, seed: int) -> None:
-        self._random = Random(seed)  # noqa: S311  for instances, not for secrets
+        self._random = Random(seed)  # noqa: S311 random numbers for instances, not for secrets
 
     def int_below(self, number: int) -> int:
         """Return an integer from 0 to `number` − 1."""
@@ -181,7 +181,7 @@ class Chance:
         return low + self.int_below(high - low + 1)
 
     def pick(self, values: Sequence[Value], parts: Sequence[int] = ()) -> Value:
-        """Return a random value; `parts` holds the weights, or is empty for equal weights."""
+        """Return a random value; `parts` holds relative probabilities, empty if they are equal."""
         weights = parts or [1] * len(values)
         at = self.int_below(sum(weights))
         for value, weight in zip(values, weights, strict=True):
@@ -222,7 +222,7 @@ class Impossible:
 
     @property
     def pending(self) -> dict[str, str]:
-        """The expected reason code of the gang that cannot start, keyed by gang."""
+        """The expected reason code of the gang that cannot start, keyed by the gang's name."""
         return {f"jobs/{ASKED}": CASES[self.case].code.value}
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
@@ -285,7 +285,7 @@ MIB = 16_384
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """Gangs whose pods request one GPU share each; their demand may exceed the GPU memory.
+    """Gangs of pods with one GPU share each; their demand may exceed the memory of all GPUs.
 
     A GPU share must fit on one GPU. For example, a request for half a GPU fits on neither of two
     GPUs that are three quarters full.
@@ -331,7 +331,7 @@ PRIORITIES: Final = {"low": 1, "normal": 2, "high": 4}
 
 
 def gpu_nodes(number: int) -> Iterator[Manifest]:
-    """Yield `number` nodes of 8 GPUs, 96 CPUs and 768 GiB."""
+    """Yield `number` nodes with 8 GPUs, 96 CPUs and 768 GiB of memory each."""
     for i in range(number):
         yield node(node_name(i), amounts(CPUS, GIB, GPUS))
 
@@ -384,7 +384,7 @@ class FragmentedGangs:
     """Nodes with pods of another scheduler, and gangs whose tasks differ in CPUs per GPU."""
 
     nodes: int  # Number of nodes.
-    ratios: int = 3  # How many of the CPU-to-GPU ratios 4, 8 and 12 are used, in this order.
+    ratios: int = 3  # Number of CPU-to-GPU ratios that occur: the first `ratios` of 4, 8 and 12.
     percent: int = 130  # GPU demand in percent of the idle GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
@@ -416,7 +416,7 @@ def _gangs(chance: Chance, gpus: int, ratios: tuple[int, ...]) -> Iterator[Manif
 
 @dataclass(frozen=True)
 class UnlikeTasks:
-    """Gangs with several task classes each, on nodes with and without GPUs.
+    """Gangs that contain several task classes each, and nodes with and without GPUs.
 
     A gang is an MPI launcher with workers, TensorFlow parameter servers with workers, or a Ray
     driver with GPU and CPU workers.

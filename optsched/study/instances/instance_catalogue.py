@@ -78,7 +78,7 @@ class Best:
     model: str
     plan: str  # Path of the plan file, relative to the family's folder.
     engine: str  # Engine (solver) that found the plan.
-    found: Mapping[str, str]  # Solver versions and limits with which the plan was found.
+    found: Mapping[str, str]  # Solver versions, and solver limits with which the plan was found.
     levels: tuple[LevelResult, ...]  # Objective levels with their best known bounds.
 
 
@@ -126,7 +126,7 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
 
 
 def _read_entry(fields: Fields) -> Entry:
-    """Parse a catalogue entry, and add its errors to the error list of `fields`."""
+    """Parse a catalogue entry, and append its errors to the error list of `fields`."""
     parameters: dict[str, Any] = fields.mapping("parameters")
     recipe = Recipe(fields.text("family"), fields.text("name"), fields.integer("seed"), parameters)
     fields.text("licence")

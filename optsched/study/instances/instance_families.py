@@ -1,8 +1,9 @@
 """Instance families; an instance file is determined by the family, the seed and the parameters.
 
-Network instances have racks below spines; some gangs require or prefer a common HyperNode. Queue
-instances have parent and child queues with deserved resources, capability and guarantee. Packing
-instances are vector bin packing problems in `.vbp` files, with one dimension per resource.
+Network instances have racks below spines; some gangs require or prefer that all their pods run in
+one HyperNode. Queue instances have parent and child queues with deserved resources, capability and
+guarantee. Packing instances are vector bin packing problems in `.vbp` files, with one dimension per
+resource.
 """
 
 from __future__ import annotations
@@ -280,7 +281,7 @@ class Recipe:
 
     @property
     def is_packing(self) -> bool:
-        """Whether the instance is a vector bin packing instance instead of a cluster."""
+        """Whether the recipe describes a vector bin packing instance and not a cluster."""
         return hasattr(self._kind, "text")
 
     @property
@@ -294,7 +295,7 @@ class Recipe:
             raise RecipeError(f"family: {self.family} is not one of {', '.join(FAMILIES)}")
         return FAMILIES[self.family]
 
-    def build_family(self) -> Any:  # noqa: ANN401  any of the families
+    def build_family(self) -> Any:  # noqa: ANN401 an object of any family class
         """Instantiate the family class with the recipe's parameters.
 
         Raises RecipeError if the family or a parameter does not exist, or if a value has the wrong

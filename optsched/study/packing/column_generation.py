@@ -1,11 +1,11 @@
 """Solve vector bin packing as a covering problem: each row is an item type, each column a bin.
 
 Column generation solves the linear program: bins with negative reduced cost become columns. Dual
-prices are smoothed towards the best prices so far (Wentges 1997), which saves pricing rounds.
-Integer item prices and the maximum total price of the items in a bin prove a lower bound. An
-integer program selects the smallest subset of the given columns that covers all items. If a
-solution covers an item type more often than required, the surplus items are removed from their
-bins.
+prices are smoothed towards the prices of the best bound so far (Wentges 1997), which saves pricing
+rounds. Integer item prices, with the maximum total price of the items in a bin, prove a lower bound
+on the number of bins. An integer program selects the smallest subset of the given columns that
+covers all items. If a solution covers an item type more often than required, the surplus items are
+removed from their bins.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CoverMaster:
         return True
 
     def set_demand(self, number: I64) -> None:
-        """Replace the number of items of each type that must be covered, shape (K,)."""
+        """Replace the number of items of each type that the columns must cover, shape (K,)."""
         for row, n in zip(self._rows, number.tolist(), strict=True):
             row.SetLb(float(n))
 
@@ -165,7 +165,7 @@ class Columns:
     # --- lower bound -----------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[int]:
-        """Generate columns until the lower bound cannot improve; yield each bound found."""
+        """Generate columns until the lower bound cannot improve; yield each lower bound."""
         can_price = self._pool is not None or self._items.most_in_a_bin.sum() <= _MOST_PRICED
         while self._seconds() > 0:
             solved = self.master.solve(self._seconds())
@@ -219,7 +219,7 @@ class Columns:
     # --- remaining items -------------------------------------------------------------------------
 
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
-        """Solve the linear program for the items `left` (K,); return None at the time limit."""
+        """Solve the linear program for the remaining items (K,); return None at the time limit."""
         items = Items(self._items.sizes, left, self._items.capacity)
         self.master.set_demand(left)
         for _ in range(_ROUNDS):
@@ -240,7 +240,8 @@ class Columns:
     def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
         """Return columns that contain only remaining items, with their uses rounded down.
 
-        A basic solution uses at most K columns, so at most about K bins remain to be chosen.
+        A basic solution uses at most K columns, so about K bins or fewer remain to be chosen after
+        rounding down.
 
         Parameters
         ----------
@@ -263,8 +264,8 @@ class Columns:
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
         """Return the most used columns that contain only remaining items.
 
-        Columns with at least one use come first. Columns with less than one use are sorted by their
-        use times a random factor.
+        Columns with at least one use come first. Columns with less than one use are sorted by the
+        product of their use and a random factor.
 
         Parameters
         ----------
@@ -302,11 +303,11 @@ class Columns:
     # --- columns for integer programs ------------------------------------------------------------
 
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
-        """Return the bins of items in `left` (K,) that may occur in a near-optimal packing.
+        """Return the bins of remaining items `left` (K,) that may occur in a near-optimal packing.
 
-        A packing is near-optimal if it has at most `gap` bins more than the bound. The bins are
-        sorted by descending total price. Without a pool, all columns of the linear program are
-        returned.
+        A packing is near-optimal if it has at most `gap` bins more than the linear program's lower
+        bound. The bins are sorted by descending total price. Without a pool, all columns of the
+        linear program are returned.
         """
         if self._pool is None:
             return self.master.columns

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
 
 TOLERANCE: Final = 1e-6
-"""Rounding error that is tolerated in comparisons of dual prices and fractional numbers of bins."""
+"""Rounding error that is tolerated when dual prices or fractional numbers of bins are compared."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,7 +79,7 @@ Bin: TypeAlias = "tuple[tuple[int, int], ...]"
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBins(Sequence[Bin]):
-    """The bins of a packing, in order; a run of equal bins is stored once, with its length.
+    """The bins of a packing, in order; consecutive equal bins are stored once, with their number.
 
     Two packings are equal if their `copies` are equal.
     """
@@ -141,7 +141,7 @@ class VectorPacking:
 
 
 def volume_bound(problem: VectorPacking) -> int:
-    """Return a lower bound on the number of bins: the total item size divided by the bin capacity.
+    """Return a lower bound on the number of bins: ⌈total item size / bin capacity⌉.
 
     The bound is the maximum over all dimensions.
     """

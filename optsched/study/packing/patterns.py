@@ -1,20 +1,21 @@
 """Find patterns (feasible contents of a bin) by greedy filling, knapsack pricing or enumeration.
 
-Greedy filling packs one item after another by scores; many score functions are evaluated in
-parallel. A score function selects the item whose size vector has the largest dot product with the
-bin's remaining capacity, or is nearest to this capacity. Dimensions are weighted by their demand
-(Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector bin packing", 2011).
+Greedy filling repeatedly packs the item with the highest score; many score functions are evaluated
+in parallel. A score function selects the item whose size vector has the largest dot product with
+the bin's remaining capacity, or is nearest to this capacity. Each dimension has a weight that
+depends on the demand in it (Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector bin
+packing", 2011).
 
 Pricing finds the bins with the highest total item price, and proves an upper bound on that price.
 With multipliers λ for the capacities, the total price of a bin is at most λ·capacity + Σ max(0,
 price − λ·size). The search decides item by item whether the bin contains the item, in descending
 order of |price − λ·size|. To include an item with price < λ·size, or to exclude an item with price
-> λ·size, lowers the upper bound by |price − λ·size|. For most search states, the upper bound soon
-falls below the required price, and the state is discarded.
+> λ·size, lowers the upper bound by |price − λ·size|. For most partial bins, this upper bound soon
+falls below the required price, and the partial bin is discarded.
 
-If there are few enough patterns, all are enumerated. Items are sorted by size in the most selective
-dimension, largest first, and added to bins in this order. In this dimension, the items that still
-fit into a bin are therefore a contiguous range.
+If the number of patterns is small enough, all patterns are enumerated. Items are sorted by size in
+the most selective dimension, largest first, and added to bins in this order. In this dimension, the
+items that still fit into a bin are therefore a contiguous range.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
 def greedy_packings(items: Items, scores: Scores) -> list[list[Copies]]:
     """Return one packing per score function, as (bin, number of copies) tuples.
 
-    While enough items remain, a filled bin is copied, because the next bin would be filled with the
-    same items.
+    While enough items remain, a filled bin is copied, because the score function would fill the
+    next bin with the same items.
     """
     relative, ways = items.relative, np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
@@ -119,10 +120,10 @@ def fillings(items: Items, scores: Scores) -> I64:
 
 
 def _several(items: Items, left: I64, idle: I64, kind: I64) -> I64:
-    """Return the number of equal items that the next step adds to each bin, shape (V,).
+    """Return the number of equal items that the next greedy step adds to each bin, shape (V,).
 
-    The step adds one item if few items fit. If hundreds of items fit, one step adds several items,
-    because the scores hardly change between two items.
+    If few items fit into a bin, the step adds one item. If hundreds of items fit, one step adds
+    several items, because the scores hardly change between two items.
     """
     sizes = items.sizes[kind]
     fitting = np.where(sizes > 0, idle // np.maximum(sizes, 1), left[:, None]).min(axis=1)
@@ -182,7 +183,8 @@ def best_bins(
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
     kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.most_in_a_bin, 0))
     sizes, price = items.sizes[kind], prices[kind].astype(np.float64)
-    # The dual prices (D,) of the knapsack's linear relaxation reduce the prices of the items.
+    # `multiplier` (D,) holds the dual prices of the capacity in the knapsack's linear relaxation;
+    # the value of an item's size at these prices is subtracted from the item's price.
     multiplier = np.zeros(len(items.capacity))
     if len(price):
         top = float(price.max())
@@ -287,7 +289,7 @@ class Pool:
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> PricedBins:
-        """Return bins like the function `best_bins`; the best bin per item type comes first."""
+        """Return bins as `best_bins` does; the best bin for each item type comes first."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
@@ -408,14 +410,14 @@ class _Growth:
         return parent, item, left
 
     def _improves_pool(self, idle: I64) -> Bool:
-        """Return whether each bin's idle capacity is non-negative and at most the allowed waste."""
+        """Return whether each bin's idle capacity is non-negative and at most `_waste`."""
         wanted = (idle >= 0).all(axis=1)
         if self._waste is not None:
             wanted &= (idle <= self._waste).all(axis=1)
         return np.asarray(wanted, np.bool_)
 
     def _candidates(self, last: I64, idle: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
-        """Yield batches of index arrays (bin, item); items fit in the most selective dimension."""
+        """Yield batches of arrays (bin, item); each item fits into its bin in one dimension."""
         num = len(self._kind)
         most = idle[:, self._axis] + self._freed[last + 1, self._axis]
         start = np.maximum(np.searchsorted(self._key, -most, "left"), last + 1)

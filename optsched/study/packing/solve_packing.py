@@ -78,7 +78,7 @@ def solve_packing(
     seed: int = 0,
     report: Callable[[PackingResult], None] = lambda result: None,
 ) -> PackingResult:
-    """Search for a packing with the fewest bins for up to `seconds`.
+    """Search for a packing with the fewest bins for up to `seconds` seconds.
 
     Raises ValueError if an item does not fit into an empty bin.
 
@@ -191,7 +191,7 @@ class _Search:
     # --- nearly full bins ------------------------------------------------------------------------
 
     def _pack_full_bins(self) -> None:
-        """If the bound leaves almost no unused capacity, use only nearly full bins."""
+        """If a packing that meets the bound has almost no waste, search among nearly full bins."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return
@@ -227,7 +227,7 @@ class _Search:
     # --- integer solutions -----------------------------------------------------------------------
 
     def _search_columns(self) -> None:
-        """Alternate between dives and integer programs over the columns until the time limit."""
+        """Alternate between diving and integer programs over the columns until the time limit."""
         noise = 0.0
         while not self._is_optimal() and not self._is_late():
             for _ in range(_DIVES):
@@ -242,7 +242,7 @@ class _Search:
     def _choose(
         self, left: I64, fixed: list[Copies], prices: F64, value: float, work: float
     ) -> None:
-        """Pack the items outside the fixed bins into as few additional bins as possible."""
+        """Pack the remaining items `left` into as few additional bins as possible."""
         from optsched.study.packing.column_generation import fewest_columns
 
         num_fixed = _count_bins(fixed)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KIND: Final = "Packing"
 LIST_KIND: Final = "PackingList"
 MOST_LISTED: Final = 100_000
-"""Maximum number of items for which a document lists the items of every bin."""
+"""Maximum number of items for which a packing document lists the items of every bin."""
 
 
 def packing_document(
@@ -86,8 +86,8 @@ def _distinct_bins(instance: VbpInstance, bins: Sequence[Bin]) -> Iterator[tuple
     for inside, copies in copies_of(bins):
         left = copies
         while left:
-            # Take as many copies of the bin as the current rows can supply; if they can supply
-            # none, take one copy with items from several rows.
+            # Take as many copies of the bin as the current row of each item type can supply; if
+            # these rows supply no whole bin, take one copy with items from several rows.
             whole = min([left, *(rows[k][-1][1] // number for k, number in inside)])
             taken = Counter[int]()
             for k, number in inside:
@@ -123,7 +123,7 @@ class VbpInstance:
     # The packing problem, in which rows with the same sizes form one item type.
     problem: VectorPacking
     rows: tuple[ItemKind, ...]  # The rows of the file, in order.
-    sha256: str  # SHA-256 digest of the file content.
+    sha256: str  # SHA-256 digest of the content of the file.
 
 
 def read_vbp(file: Path) -> VectorPacking:
@@ -138,7 +138,7 @@ def read_vbp(file: Path) -> VectorPacking:
 def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
     """Parse a packing instance; rows with the same sizes become one item type.
 
-    Raises InstanceError if the text is invalid, as in `read_vbp`.
+    Raises InstanceError under the same conditions as `read_vbp`, if the text is invalid.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
         raise InstanceError(f"{where or name}: there is no item")
     wrong = []
     for d, most in enumerate(capacity):
-        # Items of negative size free capacity, so items larger than the bin may fit.
+        # Items of negative size free capacity, so even an item larger than the empty bin may fit.
         if min(row.sizes[d] for row in rows) < 0:
             continue
         for i, (row, line) in enumerate(zip(rows, lines, strict=True)):
@@ -225,7 +225,7 @@ def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
     with tarfile.open(archive) as opened:
         for name in found:
             member = opened.extractfile(name)
-            assert member is not None  # noqa: S101  _members yields files only
+            assert member is not None  # noqa: S101 `_members` yields only files
             text = member.read().decode("utf-8", "replace")
             stem = PurePosixPath(name).stem
             instances.append(parse_instance(text, stem, f"{archive}/{name}"))

@@ -1,4 +1,4 @@
-"""Predict when hypothetical jobs would start: run a session on the cluster with these jobs.
+"""Predict when hypothetical jobs would start, by a session on the cluster with these jobs added.
 
 A second session, without the hypothetical jobs, shows which other gangs these jobs affect.
 """
@@ -64,7 +64,8 @@ class Prediction:
     num_pods: int  # Number of pods in the gang.
     places: Mapping[str, str]  # The node of each pod that would be bound or nominated.
     victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
-    reason: Reason | None = None  # Why pods of the gang are pending; None if no pod is pending.
+    # Why pods of the gang are pending; None if no pod of the gang is pending.
+    reason: Reason | None = None
     # Expected start of a pending gang, computed from the known end times of running pods; None if
     # it is unknown.
     expected: CapacityReservation | None = None
@@ -96,7 +97,7 @@ class AddedObjects:
 
 
 class Clash(Exception):
-    """Raised if an added pod or PodGroup already exists in the cluster."""
+    """Raised if a pod or PodGroup to be added already exists in the cluster."""
 
     def __init__(self, names: Sequence[str]) -> None:
         text = ", ".join(names)
@@ -108,17 +109,17 @@ class Clash(Exception):
 def predict(
     objects: Sequence[Manifest], added: AddedObjects, settings: PredictionSettings
 ) -> Predictions:
-    """Predict the effects of adding or replacing objects in a cluster.
+    """Predict the effects of objects that are added to a cluster or replace objects in it.
 
-    `objects` holds the cluster's objects, from `kube.capture` or a file. Raises Clash if an added
-    pod or PodGroup already exists in the cluster.
+    `objects` holds the cluster's objects, from `kube.capture` or a file. Raises Clash if a pod or
+    PodGroup to be added already exists in the cluster.
     """
     before = assemble(objects, settings.options).snapshot
     return _Predictor(objects, added, settings, before.taken_ms).predict_starts(before)
 
 
 class _Predictor:
-    """Computes one prediction: adds the objects to the cluster and runs sessions on the result."""
+    """Computes one prediction: adds hypothetical objects to the cluster and runs sessions on it."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictionSettings:
-    """The policy, the session dependencies and the options for decoding objects."""
+    """The policy, the dependencies of a session, and the options for decoding objects."""
 
     policy: Policy
     context: SessionContext
@@ -47,7 +47,7 @@ def key_of(obj: Manifest) -> str:
 
 
 def is_pod_of(obj: Manifest, keys: Collection[str]) -> bool:
-    """Return whether an object is a pod whose key is in `keys`."""
+    """Return whether an object is a pod, and `keys` contains its key."""
     return obj.get("kind") == POD.kind and key_of(obj) in keys
 
 
@@ -65,7 +65,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """When a gang began to wait, and its position in the queue.
+    """The time since which a gang waits, and its position in the queue.
 
     `standing` is None if the gang has no pending pod. Times are in epoch milliseconds.
     """

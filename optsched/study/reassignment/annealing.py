@@ -1,4 +1,4 @@
-"""Simulated annealing: a step adds noise to the costs of many moves, and makes the cheapest moves.
+"""Simulated annealing: add noise to the cost changes of many moves; make the moves of lowest sum.
 
 A process moves to a machine with the heat-bath probability, which is proportional to exp(−delta /
 temperature); delta is the cost change. To draw from this distribution, select the machine that
@@ -29,7 +29,7 @@ _LIKELY: Final = 8
 
 COOLING: Final = (3.0, 0.01)
 REHEATING: Final = (0.1, 0.002)
-"""First and last temperature, as multiples of the mean cost change of a shift.
+"""First and last temperature, as multiples of the mean absolute cost change of a shift.
 
 Reheating reduces the cost considerably if a few processes request most of a resource. At moderate
 temperatures, large processes can still swap machines, and small processes then rearrange around
@@ -39,10 +39,10 @@ them.
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The moves that one annealing step considers; no style is best for all instances."""
+    """How an annealing step selects processes; no style is best for all instances."""
 
-    # Fraction of the drawn processes that are drawn with probability proportional to their demand;
-    # the others are drawn uniformly.
+    # Fraction of the selected processes that are drawn with probability proportional to their
+    # demand; the others are drawn uniformly.
     large: float
     # `swapped` is the number of processes to swap, `against` the number of candidate partners.
     swapped: int
@@ -50,7 +50,7 @@ class Style:
 
 
 STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
-"""Two styles; the second style is better if a few processes request most of a resource."""
+"""Two styles; the second is better if a few processes request most of a resource."""
 
 
 class Annealing:
@@ -88,7 +88,7 @@ class Annealing:
             self.best = self.state.machine_of.copy()
 
     def _swap(self, temperature: float) -> None:
-        """Evaluate swaps of a few processes with many others, and apply the selected swaps."""
+        """Evaluate swaps of a few processes with many others, and apply the accepted swaps."""
         state, processes = self.state, self._draw_processes(self._style.swapped)
         start = int(self._random.integers(max(self._num - self._style.against, 0) + 1))
         others = self._order[start : start + self._style.against]
@@ -108,7 +108,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Return distinct random processes, a fraction `Style.large` of them drawn by size."""
+        """Return distinct random processes, a fraction `Style.large` of them weighted by demand."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)
@@ -126,7 +126,7 @@ class Annealing:
 def temperature_schedule(
     instance: Instance, limits: tuple[float, float]
 ) -> Callable[[float], float]:
-    """Return the temperature as a function of the elapsed fraction of the time.
+    """Return the temperature as a function of the elapsed fraction of the annealing time.
 
     `limits` holds the first and the last temperature, as in `COOLING`. The temperatures are
     multiples of the mean absolute cost change of sampled shifts from the initial assignment.

@@ -4,7 +4,7 @@ Axes: P processes, M machines, R resources, C cost terms, S services, L location
 Integers are stored as float64, which is exact below 2**53.
 
 A move updates the state incrementally. Moves are evaluated in batches: shifts of some processes to
-all machines, or swaps between two sets of processes.
+every machine, or swaps between two sets of processes.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Instance:
 
 
 def _cost_terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
-    """Return demand, thresholds and weights of the cost terms whose weight is positive.
+    """Return the demands, thresholds and weights of the cost terms with positive weight.
 
     If no weight is positive, return the first cost term.
     """
@@ -181,7 +181,7 @@ class _MovedProcesses:
         self._services_with = np.bincount(number, minlength=num_processes + 2)
 
     def change(self, service: int, by: int) -> None:
-        """Add `by` (1 or −1) to the number of moved processes of a service."""
+        """Add `by` (1 or −1) to the number of moved processes of one service."""
         now = int(self.number[service]) + by
         self._services_with[now - by] -= 1
         self._services_with[now] += 1
@@ -251,8 +251,8 @@ class AssignmentState:
         away -= self.term_cost[current] + move_cost[rows, current]
         delta += away[:, None]
         delta += move_cost
-        # A shift may also change the largest number of moved processes of any service, and thus the
-        # service move cost.
+        # A shift may also change the maximum number of moved processes over all services, and thus
+        # the service move cost.
         initial, moved = (
             instance.initial[processes],
             self._moved.number[instance.service[processes]],
@@ -313,7 +313,7 @@ class AssignmentState:
         return delta
 
     def _excess_cost(self, excess: F64) -> F64:
-        """Sum the positive excess of all cost terms by weight; overwrite `excess`."""
+        """Return the weighted sum of positive excess over all cost terms; overwrite `excess`."""
         np.maximum(excess, 0, out=excess)
         cost: F64 = self.instance.weight @ excess.reshape(len(excess), -1)
         return cost.reshape(excess.shape[1:])

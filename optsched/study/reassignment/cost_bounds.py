@@ -69,7 +69,7 @@ def better_prices(
 ) -> Prices:
     """Return prices that prove a higher bound, found by subgradient steps with Polyak's step size.
 
-    `cost` is the target value in Polyak's rule.
+    `cost` is the target value in Polyak's formula for the step size.
     """
     possible, best, best_value = _possible(instance), prices, -np.inf
     pace, since, top = 1.0, 0, _top(instance)
@@ -86,7 +86,7 @@ def better_prices(
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         short = sum_by_machine(machine_of, instance.demand, instance.num_machines) - instance.spare
         full = sum_by_machine(machine_of, takes, instance.num_machines) - instance.capacity
-        # A price at its limit cannot move further and must not affect the step length.
+        # A price at its limit cannot move further, so it must not affect the step size.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
         ] = 0

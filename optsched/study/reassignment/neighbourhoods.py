@@ -29,10 +29,10 @@ _QUICK: Final = 0.3
 """A neighbourhood is easy if CP-SAT proves optimality within this fraction of `_EFFORT`."""
 
 _DEAR: Final = 12
-"""Maximum number of processes that may move from a costly machine."""
+"""Maximum number of processes on a costly machine that may move in one neighbourhood."""
 
 _ANYONE: Final = 0.3
-"""Fraction of the mean weight that is added to each weight when machines are drawn."""
+"""Fraction of the mean weight that is added to each machine's weight when machines are drawn."""
 
 _ANYWAY: Final = 0.15
 """Minimum probability of each neighbourhood type, even of one that has saved no cost."""
@@ -92,8 +92,8 @@ class Neighbourhoods:
 
         `seconds` is the wall-clock limit, or None if the result must not depend on a clock.
         """
-        # The probability of a type is the minimum plus a term proportional to the cost that it
-        # saved per unit of time.
+        # The probability of a neighbourhood type is the minimum plus a term proportional to the
+        # cost that the type saved per unit of deterministic time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])
         parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
         shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts

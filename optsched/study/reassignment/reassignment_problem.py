@@ -51,7 +51,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: its service, its request per resource, and the cost of moving it."""
+    """A process: its service, its request for each resource, and the cost of moving it."""
 
     service: int
     request: tuple[int, ...]
@@ -154,7 +154,8 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
         for r, capacity in enumerate(machine.capacity)
         if used[m][r] > capacity
     ]
-    # Check the service constraints: separate machines, minimum number of locations, dependencies.
+    # Check the service constraints: at most one process per machine, minimum number of locations,
+    # dependencies.
     services = [process.service for process in problem.processes]
     on_machine = Counter(zip(services, machine_of, strict=True))
     wrong += [

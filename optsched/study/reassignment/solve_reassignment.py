@@ -1,8 +1,8 @@
 """Solve machine reassignment by simulated annealing and large neighbourhood search with CP-SAT.
 
-Dual prices prove a lower bound. Simulated annealing by shifts and swaps saves most of the cost, and
-a second annealing from a lower temperature saves more. CP-SAT then reassigns the processes of a few
-machines jointly, while all other processes are fixed.
+Dual prices prove a lower bound on the cost. Simulated annealing by shifts and swaps saves most of
+the cost, and a second annealing from a lower temperature saves more. CP-SAT then reassigns the
+processes of a few machines jointly, while all other processes are fixed.
 
 `reassignments` runs the stages of the search in parallel worker processes with different seeds.
 """
@@ -71,18 +71,18 @@ SCHEDULE: Final = (
 """The stages of a search in order, each with the fraction of the effort that it may use."""
 
 _BOUND_SHARE: Final = 0.1
-"""Fraction of the first stage's effort that is spent on the lower bound."""
+"""Fraction of the first stage's effort that is spent on computing the lower bound."""
 
 Report: TypeAlias = "Callable[[ReassignmentResult], None]"
 
 _BOUND_STEPS: Final = 20
-"""Number of price updates that count as one annealing step, if steps are limited."""
+"""Number of dual price updates that count as one annealing step in a search with a step limit."""
 
 _OFTEN: Final = 0.01
-"""Minimum effort between progress reports of annealing, as a fraction of the total effort."""
+"""Minimum effort between two progress reports of annealing, as a fraction of the total effort."""
 
 _NEIGHBOURHOOD_STEPS: Final = 20
-"""Number of annealing steps for which one neighbourhood counts, if steps are limited."""
+"""Number of annealing steps that one neighbourhood counts as, in a search with a step limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ class Effort:
     seconds: float = 300.0  # Time limit, measured by `clock`; ignored if `steps` is set.
     # Random seed; with odd seeds, large processes are drawn more often.
     seed: int = 0
-    # Limit in annealing steps; price updates and neighbourhoods count as steps. With a step limit,
-    # the search does not read a clock, and the same input always gives the same assignment.
+    # Maximum number of annealing steps; price updates and neighbourhoods also count as steps. With
+    # a step limit, the search does not read a clock, and the same input always gives the same
+    # assignment.
     steps: int | None = None
 
 
@@ -191,7 +192,7 @@ class _Search:
         return 0.0 if self._effort.steps is not None else self._effort.clock() - self._began
 
     def _spent_share(self) -> float:
-        """Return the fraction of the effort that is used up, from 0 to 1."""
+        """Return the fraction of the effort (steps or time) that is used up, from 0 to 1."""
         effort = self._effort
         if effort.steps is not None:
             return self._steps / max(effort.steps, 1)
@@ -251,7 +252,7 @@ class _Search:
 
 
 _OTHER_LOTS: Final = 2**32
-"""Seed offset between stages, which must be even: the parity of a seed selects the `Style`."""
+"""Seed difference between stages; it must be even, because a seed's parity selects the `Style`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +316,7 @@ class _Race:
         return replace(self.best, stopped=reason, history=tuple(self._history))
 
     def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
-        """Run one stage on all workers; each stage and each worker has a different seed."""
+        """Run one stage in all worker processes; each stage and worker has a different seed."""
         stage, share = SCHEDULE[turn]
         effort, start = self._effort, self.best.machine_of
         if effort.steps is not None:
