@@ -1,9 +1,10 @@
 """The findings of a review (problems, warnings, changes), and limits on reviewed objects.
 
 The limits keep the cost of a review proportional to the object's size. An API server accepts
-objects of 3 MiB. A real object has at most about one value per 20 bytes, so its review exceeds no
-limit. `review.count_values` bounds the number of values before the JSON is decoded. `check_shape`
-counts the values in the decoded object, and `Findings.check_count` checks the length of one list.
+objects of 3 MiB. In practice, an object has at most about one JSON value per 20 bytes, so its
+review exceeds no limit. `review.count_values` bounds the number of values before the JSON is
+decoded. `check_shape` counts the values in the decoded object, and `Findings.check_count` checks
+the length of one list.
 """
 
 from __future__ import annotations

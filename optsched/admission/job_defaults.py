@@ -88,11 +88,11 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings) -> Raw:
 def refill(
     old: Raw, new: Raw, settings: Settings, findings: Findings, *, has_default_minimum: bool
 ) -> Raw:
-    """Return an updated spec; a default that the update dropped is set again.
+    """Return the spec of an updated job; set each default again that the update dropped.
 
     `kubectl apply` sends the task list from the manifest, without the defaults.
-    `has_default_minimum` is true if the manifest sets no `minAvailable` for the job. The job's
-    default is the sum of its tasks' `minAvailable`.
+    `has_default_minimum` is true if the manifest sets no `minAvailable` for the job. The default of
+    the job's `minAvailable` is the sum of the `minAvailable` of its tasks.
     """
     filler = _Filler(fill_in(new, settings, findings), findings)
     old_volumes, new_volumes = old.get("volumes"), filler.spec.get("volumes")

@@ -1,10 +1,10 @@
 """Queues and the Commands that open or close them: defaults and validation.
 
 Source: pkg/webhooks/admission/queues. Two rules differ from Volcano. A queue with a guarantee but
-without a deserved share of a resource is accepted with a warning, as before Volcano 1.14. If a new
-queue has no parent, admission sets the root queue as its parent; in Volcano, a controller sets it.
-Volcano does not review Commands, so any user who may create a Command in some namespace can close a
-queue.
+without a deserved amount of a resource is accepted with a warning, as in Volcano before version
+1.14. If a new queue has no parent, admission sets the root queue as its parent; in Volcano, a
+controller sets it. Volcano does not review Commands, so any user who may create a Command in some
+namespace can close a queue.
 
 If a parent queue does not list a resource in `deserved` or `guarantee`, the parent's quota of this
 resource is 0. If no ancestor lists a resource in `capability`, the resource has no limit.
@@ -61,9 +61,9 @@ def _add_root_to_hierarchy(
 ) -> None:
     """Prepend the root queue and its weight to a hierarchy that does not begin at the root.
 
-    `kubectl apply` sends the path and the weights of the manifest, without the root. `old` holds
-    the annotations before an update. If the update changes only the path, the weights already
-    include the root.
+    `kubectl apply` sends the path and the weights of the manifest, without the root queue. `old`
+    holds the annotations before an update. If the update changes only the path, the stored weights
+    already include the weight of the root queue.
     """
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
     if not isinstance(path, str) or not path or path.split("/")[0] == ROOT_QUEUE:
@@ -275,7 +275,7 @@ def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
 
 
 def _check_resources_of_tree(queue: Queue, review: Review) -> None:
-    """Check a queue's resources against its ancestors, siblings and descendants."""
+    """Compare a queue's resource amounts with those of its ancestors, siblings and descendants."""
     for resource, amount in sorted(queue.capability.items()):
         limiting = next(
             (each for each in _ancestors(queue, review.world) if each.capability.get(resource)),

@@ -84,7 +84,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return a CEL expression: whether an update changes an annotation with the key prefix."""
+    """Return a CEL expression that is true if an update changes an annotation with a key prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "

@@ -200,7 +200,7 @@ def check_owner(review: Review, *kinds: Kind) -> None:
 def _identify_owners(obj: Raw | None) -> Iterator[tuple[tuple[str, str, str], Raw]]:
     """Yield (group, kind, UID) of each owner reference, and the reference.
 
-    A forged reference may combine two objects' values.
+    A forged reference may combine the kind of one owner with the UID of another.
     """
     owners = get_mapping(obj, "metadata").get("ownerReferences")
     for owner in owners if isinstance(owners, list) else ():

@@ -30,7 +30,7 @@ def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-def replacement_patch(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
+def replacement_patch(before: object, after: Any) -> Any:  # noqa: ANN401 any JSON value
     """Return a merge patch that turns `before` into `after`.
 
     A null value in the patch removes a key that `after` does not have.

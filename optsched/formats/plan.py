@@ -284,7 +284,7 @@ def _nodes(fields: Fields, name: str) -> dict[str, str]:
 
 
 def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
-    """Yield each pod key in the field `name`, with parsers for the list under the key."""
+    """Yield each pod key in the field `name`, with parsers for the list items under the key."""
     obj = whole.raw(name)
     listed = obj if isinstance(obj, dict) else {}
     if obj is not None and not isinstance(obj, dict):

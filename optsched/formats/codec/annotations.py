@@ -283,7 +283,7 @@ _DETERMINING: Final = (*_COPIED, *_CONVERTED, wellknown.PREEMPTABLE)
 def plugin_annotations_key(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[str | None, ...]:
-    """Return a cache key: the annotation values that determine a pod's plugin annotations."""
+    """Return the annotation values that determine a pod's plugin annotations, as a cache key."""
     return (*map(annotations.get, _DETERMINING), spread_group(annotations, namespace))
 
 

@@ -261,7 +261,7 @@ def npu_requests(amounts: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Return whether a resource is memory or cores per NPU; no node advertises such a resource."""
+    """Return whether a resource states the memory or cores per NPU; no node advertises it."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False
@@ -342,7 +342,7 @@ def is_decimal_digits(source: str) -> bool:
 
 
 def amount_or_zero(amounts: Mapping[str, Any], resource: str) -> int:
-    """Parse an amount such as 8k to base units; return 0 if it is not a valid quantity."""
+    """Convert an amount such as 8k to base units; return 0 if it is not a valid quantity."""
     try:
         return parse_amount(resource, amounts.get(resource, 0))
     except QuantityError:

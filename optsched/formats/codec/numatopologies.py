@@ -291,7 +291,7 @@ def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, 
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the NUMA request, GPUs only, of a one-container pod that is not Guaranteed."""
+    """Return the GPU-only NUMA request of a one-container pod whose QoS class is not Guaranteed."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 

@@ -44,8 +44,8 @@ def write_atomically(path: Path, text: str) -> None:
 def can_be_replaced(path: Path) -> bool:
     """Return whether a path can be replaced: it is a regular file or does not exist.
 
-    Devices, pipes and links to descriptors, such as `/dev/stdout`, must not be replaced, even if
-    the descriptor refers to a regular file.
+    Devices, pipes and links to file descriptors, such as `/dev/stdout`, must not be replaced, even
+    if the file descriptor refers to a regular file.
     """
     is_descriptor = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
     return not is_descriptor and (path.is_file() or not path.exists())

@@ -165,7 +165,7 @@ class ShardStore(ParsedStore[NodeShard]):
 
 
 class NamespaceStore:
-    """A store of namespaces, including those that occur only in other objects.
+    """A store of namespaces, including namespaces that are known only from other objects.
 
     Attributes
     ----------

@@ -385,7 +385,7 @@ class PodStore:
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task, and the assumption; None if the report confirms or refutes it."""
+    """Return the reported task, and its assumption or None if the report confirms or refutes it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:

@@ -453,7 +453,7 @@ def _task_status(
 
 
 def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
-    """Return the state of a pod's queue gate; it is NONE if the pod also has other gates."""
+    """Return the state of a pod's queue gate; NONE if the pod also has other scheduling gates."""
     if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
         return QueueGate.NONE
     gates = spec.get("schedulingGates")
