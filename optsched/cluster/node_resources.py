@@ -47,8 +47,8 @@ class Geometry:
     def locate_slice(self, text: str) -> tuple[int, int] | None:
         """Return the index of a slice's profile, and the slice's index within this profile.
 
-        `text` is the slice's position in the geometry, a decimal number. Returns None if no slice
-        has this position.
+        `text` is the position of the slice in the MIG geometry, a decimal number. Returns None if
+        no slice has this position.
         """
         if not is_decimal(text, _MOST_DIGITS):
             return None
@@ -60,7 +60,7 @@ class Geometry:
         return None
 
     def position(self, kind: int, number: int) -> int:
-        """Return the geometry position of slice `number` of the profile with index `kind`."""
+        """Return the position in the MIG geometry of slice `number` of profile `kind`."""
         return sum(i.number for i in self.instances[:kind]) + number
 
 

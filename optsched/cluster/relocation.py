@@ -387,7 +387,7 @@ def terminating_within_quota(gang: Gang) -> tuple[Task, ...]:
 
     A pod that a user deletes may run until its grace period ends, and the user chooses this period.
     The pod therefore counts until it has ended, as in a ResourceQuota. Pods that a scheduler
-    evicted do not count, because the preemptors will use their capacity.
+    evicted do not count, because the preemptors will use the capacity of these pods.
     """
     found = [
         task

@@ -96,7 +96,7 @@ class LabelSelector:
 def narrowest_labels(
     selectors: Sequence[LabelSelector | None],
 ) -> list[tuple[tuple[str, str], ...]]:
-    """Return labels for each selector such that each selected object has at least one of them.
+    """Return labels for each selector; each selected object has at least one of these labels.
 
     The labels of a selector come from one requirement with the operator `In`. If a selector has
     several requirements with `In`, the function chooses the requirement whose most frequent label
@@ -112,7 +112,7 @@ def narrowest_labels(
     ]
     number = Counter(label for each in named for labels in each for label in labels)
 
-    # A requirement is as narrow as its most frequent label.
+    # Compare requirements by their most frequent labels.
     return [
         tuple(min(each, key=lambda labels: max((number[n] for n in labels), default=0), default=()))
         for each in named

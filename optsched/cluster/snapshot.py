@@ -534,8 +534,8 @@ class Budget:
     allowed
         Number of pods that may be evicted (`status.disruptionsAllowed`).
     yields_to_guarantees
-        Whether reclaim within a queue's guarantee may violate the budget. The administrator makes
-        this setting, not the budget's owner.
+        Whether reclaim within a queue's guarantee may violate the budget. The administrator of the
+        scheduler makes this setting, not the owner of the budget.
     """
 
     key: str

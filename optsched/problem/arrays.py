@@ -107,7 +107,7 @@ def first_positions(values: I64, number: int) -> I64:
 
 
 def without_marked(values: I64, marked: Collection[int], number: int) -> I64:
-    """Return the elements of `values` (m,) that are not in `marked`; all are below `number`."""
+    """Return the elements of `values` (m,) that are not in `marked`; both hold ints < `number`."""
     if not marked:
         return values
     is_kept = np.ones(number, np.bool_)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """One label of all objects: `codes` (N,) is the index of each object's value in `values`."""
+    """The values of one label: `codes` (N,) is the index of each object's value in `values`."""
 
     codes: I64
     values: list[str | None]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
-"""The key of a task class: shape, terms that select it, queue, topology label, reservations."""
+"""The key of a task class: shape, selecting terms, queue, topology label, reservations."""
 
 
 FEW_RESOURCES: Final = 32
@@ -135,7 +135,7 @@ def _plain_rows(
             rows[i] if i >= 0 else gang_row(gang)
             for i, gang in zip(before.tolist(), snapshot.gangs, strict=True)
         ]
-        # `before` refers to the previous plain rows, so return it only if the previous problem was
+        # `before` refers to the plain rows of `previous`, so return it only if `previous` was
         # compiled from them.
         is_plain = previous is not None and previous.rows is rows
         return tuple(found), before if is_plain else None
@@ -155,7 +155,7 @@ def _plain_rows(
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Return gang rows that separate equal tasks if a term of another pod selects some of them."""
+    """Return gang rows that separate equal tasks if affinity or spread terms select only some."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)
@@ -339,7 +339,8 @@ def _queues(
     known = np.flatnonzero(queue_of >= 0)
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
-    # Many gangs of a queue have equal stakes, so count equal stakes before summing the amounts.
+    # Many gangs of a queue have equal `Stake` objects, so count equal objects before summing their
+    # amounts.
     stake_of, stakes = gang_columns.stakes
     pairs = queue_of[known] * len(stakes) + stake_of[known]
     pair_of, first = group_values(pairs)

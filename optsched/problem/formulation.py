@@ -83,7 +83,8 @@ def gang_classes(
 ) -> GangClasses:
     """Group the unblocked gangs with pending tasks into gang classes.
 
-    Gangs of different tiers (`tiers.of`) or groups (`tiers.mark`) are in different classes.
+    Gangs with different tiers (`tiers.of`) or group numbers (`tiers.mark`) are in different gang
+    classes.
 
     Parameters
     ----------

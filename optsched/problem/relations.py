@@ -158,10 +158,10 @@ class Relations:
 
 
 class PortIndex:
-    """Finds host ports that conflict with other ones.
+    """Finds the host ports that conflict with given host ports.
 
     Only ports of equal protocol and number can conflict, so the ports are indexed by these fields
-    and by address. Each port comes with an index, which several ports may share.
+    and by address. Several ports may have the same index.
     """
 
     def __init__(self, ports: Iterable[tuple[int, HostPort]]) -> None:
@@ -312,7 +312,7 @@ def build_relations(
     coming: Coming | None = None,
 ) -> Relations:
     """For each node, count the residents and decided tasks that match terms or bind host ports."""
-    # Terms that pending tasks carry come first (`find_terms`).
+    # In `terms`, the terms that pending tasks carry come first (see `find_terms`).
     matcher = TermMatcher(terms_of_pending(terms))
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)

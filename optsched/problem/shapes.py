@@ -350,7 +350,7 @@ def gang_row(
     queue: str = "",
     bound: tuple[int, ...] = (),
 ) -> GangRow:
-    """Compile a gang into its row.
+    """Compile a gang into a `GangRow`, which sessions reuse.
 
     Parameters
     ----------

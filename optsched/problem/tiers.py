@@ -55,8 +55,8 @@ def priority_tiers(
     Broken gangs are most urgent: they have fewer bound tasks than their minimum, so the bound tasks
     cannot work. The `heads` follow. A head is a gang whose reservation has begun; the heads are in
     the order of their reservations. The first head is alone in its tier, so that no combination of
-    other gangs outweighs it. Gangs that have waited longer than `starvation_after_ms` follow, then
-    all others.
+    other gangs outweighs it. Within a priority, gangs that have waited longer than
+    `starvation_after_ms` follow, then all others.
 
     `priority` (G,) is the priority of each gang. `queue_priority` (G,) is the priority of each
     gang's queue and takes precedence over `priority`; None means that all queues have equal

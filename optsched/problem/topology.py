@@ -127,7 +127,8 @@ class Bound:
         (D,) mask of the domains in which tasks may be placed; includes all descendants of an
         allowed domain.
     is_hard
-        Whether the bound is a constraint. A bound that is only a preference allows all domains.
+        Whether the bound is a constraint. A topology bound that is only a preference allows all
+        domains.
     held
         The lowest domain that contains all running tasks of the gang or subgroup; NOWHERE if none
         runs.

@@ -44,7 +44,7 @@ MOVES = "moves"
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """A what-if problem with movable tasks and gangs that may start; all other gangs are decided.
+    """A what-if problem in which movable tasks may move and requesting gangs may start.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ def find_broken_entries(form: Formulation, hint: I64) -> Bool:
 
     An entry consists of the tasks of one task class in the gangs of one gang class. An entry is in
     the mask if the present placements violate a row that counts its tasks. The check ignores supply
-    rows, and rows with variables that count neither started gangs nor placed tasks.
+    rows, and considers only rows whose variables all count started gangs or placed tasks.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -175,8 +175,8 @@ def encode(
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
     """Add and return variables (M,) that count the staying tasks of each kind.
 
-    Rows let a gang lose only its surplus tasks, or all its tasks. Further rows enforce disruption
-    budgets.
+    The added rows allow a gang to lose either at most its surplus tasks or all its tasks. Further
+    rows enforce disruption budgets.
     """
     stay = form.model.add_variables(0, movables.count)
     form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))
@@ -330,7 +330,7 @@ def read_solution(
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """Return the tasks (N, C' + M) on each node by task class (or copy) and kind of staying task.
+    """Return how many tasks (N, C' + M) of each class, copy or kind of staying task each node gets.
 
     Each configuration (the tasks on one node) is assigned to a node of its class. The nodes whose
     tasks are the cheapest to move get the configurations that keep the fewest tasks.

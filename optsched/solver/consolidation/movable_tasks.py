@@ -39,8 +39,8 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
     may &= priority[running.gang_of] <= int(priority[requesting].max())
-    # The tasks of a gang stay if the gang has an error, a topology request, subgroups or a waiting
-    # task.
+    # The tasks of a gang may not move if the gang has an error, a topology request, subgroups, or a
+    # pending or gated task.
     are_free = [
         not (gang.problem or gang.topology is not None or gang.sub_groups)
         and not any(task.status in _WAITS for task in gang.tasks)
@@ -54,7 +54,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     theirs = np.unique(problem.queue_of[requesting])
     if len(theirs) == 1:
         open_queues[theirs] = True
-    # After a move, gangs of a FIFO queue could be admitted in a different order.
+    # Tasks of FIFO queues may not move: a move could change the order in which gangs are admitted.
     open_queues &= ~np.array([q.is_fifo for q in queues], np.bool_)
     open_queues[list(problem.queues.closed)] = False
     may &= open_queues[running.queue_of]

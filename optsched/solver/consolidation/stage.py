@@ -59,7 +59,7 @@ _ABOVE = ("guarantee", "admission")
 MOST_MOVABLE = 4000
 """Maximum number of movable tasks in a what-if problem.
 
-If more tasks could move, only tasks on the most promising nodes may move.
+If more tasks are movable, only tasks on the nodes with the smallest shortfalls may move.
 """
 
 _TRIES = 4
@@ -125,7 +125,7 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return the gangs with misplaced tasks: starting gangs, and gangs with moved tasks.
+        """Return the starting gangs, and the gangs with moved tasks, that have misplaced tasks.
 
         A task is misplaced if it did not get its planned node.
         """
@@ -220,7 +220,7 @@ class _PriorityPass:
         if what is None or (left is not None and left <= 0):
             return None
         form, most = build_formulation(what, self._rules), self._settings.most_moves
-        # Only gang levels below their ideal value justify moves.
+        # Only levels that miss their ideal value justify moves.
         outcome = Outcome(what.problem, what.base)
         names = [name for name in self._settings.levels if name in _ABOVE]
         levels = build_levels(what.problem, self._rules, what.tiers, names)
@@ -268,20 +268,20 @@ class _PriorityPass:
                 bad = mine[what.problem.gang_of[movables.at]]
                 if not bad.any():
                     return what
-            # Without the dropped tasks, other tasks of the same gangs may not be movable any more,
-            # so build the problem again.
+            # After tasks are dropped, other tasks of the same gangs may no longer be movable, so
+            # build the what-if problem again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if problem in which gangs that the model omits are decided.
+        """Return the what-if problem without choices for the gangs that the model omits.
 
         The model omits gangs with nominated nodes, and gangs that node classes cannot represent
         (see `find_tied_gangs`).
         """
         what_if = movables.what_if
-        # Movable tasks stay on their present nodes; all other decisions are those of the session.
+        # Movable tasks stay on their present nodes; the session has made all other decisions.
         before = self._decisions
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -337,7 +337,7 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The result of one model: the moves, the improvement of each gang level, and a bound on moves.
+    """The result of one model: moves, improvement of each gang level, lower bound on the moves.
 
     The bound on the number of moves holds only for the tasks that may move in this model.
     """

@@ -74,7 +74,7 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """What the variables of a complete model count; restricted models are built from this data.
+    """The gangs and tasks that the variables of a complete model count.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class LevelModel:
     kin
         (variables,) group of each variable, or -1. Variables of one group count equal gangs or
         equal tasks in different queues. If one variable of a group decreases and another increases
-        by the same number, only the rows of queues change.
+        by the same number, only the sums of queue rows change.
     configurations
         The node classes; None if the model has one variable per node and task class.
     placement

@@ -71,7 +71,7 @@ MOST_ROUNDS_OF_NODES = 6
 """Maximum number of neighbourhoods to search per level."""
 
 FULL_SECONDS = 5e-5
-"""A search of the complete model starts only with this many remaining seconds per free variable."""
+"""Minimum remaining seconds per free variable at which a search of the complete model starts."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -80,7 +80,7 @@ WITHIN = "every level within {:.4g} % of its bound"
 
 
 class Clock:
-    """Measures the remaining budget; reads the system clock only if there is a budget."""
+    """Measures the remaining time budget of a solve; without a budget, reads no system clock."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
@@ -100,7 +100,7 @@ class Clock:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the budget is used up."""
+        """Whether the time budget is used up."""
         return self._end is not None and self._now() >= self._end
 
 
@@ -393,7 +393,7 @@ class _DirectSearch(_LevelSearch):
     def _plan_searches(
         self, level: int, values: F64 | None, complete: I64
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
-        """Yield the upper bounds, the fraction of the time and the work limit of each search.
+        """Yield each search's upper bounds of variables, fraction of time and work limit.
 
         The first search allows only placements near the relaxation's optimum. In a large
         model, each later search also allows all placements on some nodes. The last search allows
@@ -441,7 +441,7 @@ class _DirectSearch(_LevelSearch):
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the bound proves that the value is good enough, or no time remains."""
+        """Return whether the value is within the relative gap of its bound, or no time remains."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -752,7 +752,7 @@ class _ConfigurationSearch(_LevelSearch):
         return True
 
     def incumbent_value(self, goal: Expression) -> int:
-        assert self.best.solution is not None  # noqa: S101  one has just been found
+        assert self.best.solution is not None  # noqa: S101  a solve has just stored one
         return goal.value(self.best.solution)
 
     def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
@@ -818,7 +818,7 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> int | None:
         """Run CP-SAT; return the new value if a better solution is found, else `value`.
 
-        `within` holds lower bounds, upper bounds and a hint.
+        `within` holds the variables' lower bounds, upper bounds and hint.
         """
         least = None if value is None else value + 1
         outcome = self._attempt(goal, least, bound, within, share)
@@ -835,7 +835,7 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> SolveOutcome:
         """Run CP-SAT, store a found solution as the incumbent, and return the status.
 
-        `within` holds lower bounds, upper bounds and a hint.
+        `within` holds the variables' lower bounds, upper bounds and hint.
         """
         lower, upper, hint = within
         if (lower > upper).any():

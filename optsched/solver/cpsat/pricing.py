@@ -162,14 +162,14 @@ class _Group:
         return int(np.prod([len(a.levels) for a in self._axes])) * len(self.classes)
 
     def solve(self, prices: I64) -> _Table:
-        """Fill the table for the given prices, one level of the first axis at a time."""
+        """Fill the table for the given prices, one index of the first axis at a time."""
         pivot, *others = self._axes
         # With an additional axis of length 1, `worth[i]` is an array even if there is only one
         # axis.
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
-        # For each class, store the levels of the other axes at which a task fits, and the levels
+        # For each class, store the indices on the other axes at which a task fits, and the indices
         # that remain after the task is placed.
         moves = []
         for c, task_class in enumerate(self.classes.tolist()):

@@ -106,7 +106,7 @@ class InProcess:
 class WorkerProcess:
     """A solver of level models in a worker process.
 
-    The process starts at the first solve. If the process dies, it restarts at the next solve.
+    The process starts at the first solve. If the process dies, the next solve starts a new process.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class WorkerProcess:
         self.close()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "optsched.solver.cpsat.worker", str(theirs.fileno())]
-        self._process = subprocess.Popen(  # noqa: S603  a module of this package
+        self._process = subprocess.Popen(  # noqa: S603  it runs a module of this package
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
         theirs.close()
@@ -138,7 +138,7 @@ class WorkerProcess:
     def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
         """Wait until the process has loaded the solver; return False on timeout (`seconds`)."""
         self.start()
-        assert self._connection is not None  # noqa: S101  start has just set it
+        assert self._connection is not None  # noqa: S101  `start` has just set it
         try:
             self._connection.send(None)
             return self._connection.poll(seconds) and self._connection.recv() == DONE

@@ -1,10 +1,10 @@
 """Linear relaxations that GLOP solves, and the upper bounds that they prove.
 
 `Relaxation` relaxes a complete level model. `Master` relaxes a model over the configurations known
-so far. Any row prices prove an upper bound on the objective (Lagrangian relaxation): a violated row
-costs its price per unit instead of being forbidden. The prices are the dual values of the linear
-program, rounded to integers. All sums are exact integers, so floating-point errors cannot
-invalidate a bound.
+so far. Any choice of row prices proves an upper bound on the objective (Lagrangian relaxation): a
+violation of a row is not forbidden, but costs the row's price per unit. The prices are the dual
+values of the linear program, rounded to integers. All sums are exact integers, so floating-point
+errors cannot invalidate a bound.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _LinearProgram:
         return _numbers([r.dual_value() for r in self._rows]) / _numbers(self._scale)
 
     def round_prices(self, prices: F64, scale: int) -> list[int]:
-        """Return row prices times `scale` as integers; the price of an absent bound becomes 0."""
+        """Return row prices times `scale` as integers; 0 for the price of an absent bound."""
         whole = (round(price * scale) for price in prices.tolist())
         return [
             0 if (price > 0 and high >= UNLIMITED) or (price < 0 and low <= -UNLIMITED) else price
@@ -114,8 +114,9 @@ class _LinearProgram:
     ) -> tuple[int, list[int]]:
         """Return the upper bound that integer row prices prove, and the variables' reduced costs.
 
-        Bound and reduced costs are multiplied by `scale`. The bound omits the constant of `goal`. A
-        positive price applies to the upper bound of a row, a negative price to the lower bound.
+        The bound and the reduced costs are multiplied by `scale`. The bound omits the constant of
+        `goal`. A positive price applies to the upper bound of a row, a negative price to the lower
+        bound.
         """
         reduced = [0] * len(self._variables)
         terms = zip(goal.variables.tolist(), goal.coefficients.tolist(), strict=True)
@@ -256,7 +257,7 @@ class Master(_LinearProgram):
         )
 
     def integer_rows(self) -> Rows:
-        """Return all rows; the columns are the variables and the configurations' node counts."""
+        """Return all rows over the variables and the number of nodes per configuration."""
         lengths = [len(variables) for variables, _ in self._entries]
         row = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         variable, factor = (np.concatenate(part) for part in zip(*self._entries, strict=True))
@@ -283,7 +284,7 @@ class Master(_LinearProgram):
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """Integer row prices: dual values times `scale`; the price of an absent bound is 0.
+    """Integer row prices: dual values times `scale`; 0 for the price of an absent bound.
 
     Only the prices of supply rows are guaranteed to fit in 64-bit integers.
     """
@@ -303,7 +304,7 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 
 @dataclass(frozen=True, eq=False)
 class Charged:
-    """A bound on the objective, proved by charging each row at its price.
+    """A bound on the objective, proved by Lagrangian relaxation with a price for each row.
 
     `total` is an upper bound on the value of every solution. `reduced` holds the reduced cost of
     each variable. If a variable differs by one from the bound that its reduced cost favours, the

@@ -101,7 +101,7 @@ class CustomActionRunner:
     # --- proposals -------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Apply a custom action's proposals gang by gang, in the order of the first proposals."""
+        """Apply a custom action's proposals gang by gang, sorted by each gang's first proposal."""
         running = () if self._evicting is None else self._evicting.running.tasks
         victims = {task.key: v for v, task in enumerate(running)}
         reader = _ProposalReader(self._problem, gangs, self._free_tasks, victims)

@@ -105,7 +105,7 @@ class EvictionLog:
         return ~self._spared
 
     def exhausted_budgets(self, v: int) -> list[Budget]:
-        """Return the budgets that protect a running task: exhausted ones, or all of several."""
+        """Return all budgets of a task with several budgets, or its single budget if exhausted."""
         covering = np.flatnonzero(self._cover[:, v])
         if len(covering) == 1:
             covering = covering[self._budget_left[covering] <= 0]
@@ -128,7 +128,7 @@ class EvictionLog:
             self._record(self.uncommitted.pop(), -1)
 
     def commit(self, gang: int, action: str) -> None:
-        """Commit all evictions since the last commit, which `action` made for `gang`."""
+        """Commit the evictions that `action` made for `gang` since the last commit."""
         running, key = self._running, self._placing.problem.snapshot.gangs[gang].key
         for v in self.uncommitted:
             task = running.tasks[v]

@@ -133,7 +133,7 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """Return [entry, number of unplaced tasks] for each run of equal tasks that may preempt."""
+        """Return [entry, number of unplaced tasks] per sequence of equal tasks that may preempt."""
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
@@ -160,8 +160,8 @@ class GangPreemption:
         for owner in dict.fromkeys(self._running.gang_of[order].tolist()):
             mine = np.flatnonzero(self._running.gang_of == owner).tolist()
             rest = [v for v in mine if v not in self._evicting.log.evicted]
-            # Plugins may reject one of the tasks, because the last victim may exceed the amount
-            # that the queue must give back, as in `reclaim`.
+            # Plugins may reject one task of the gang: as in `reclaim`, the last victim may exceed
+            # the amount that the lending queue must give back.
             if not rest or len(set(rest).difference(order)) > 1:
                 continue
             if all(self._evicting.is_possible_victim(v, candidates) for v in rest):
@@ -266,7 +266,7 @@ class GangPreemption:
     def _spare_needless_victims(
         self, gang: int, victims: list[list[int]], nominate: Callable[[int], bool]
     ) -> None:
-        """Undo evictions that the gang does not need, starting with the most important victims."""
+        """Undo the evictions that the gang does not need, starting with the latest eviction."""
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
             self._evicting.log.keep_running(unit)

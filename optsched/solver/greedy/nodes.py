@@ -1,8 +1,8 @@
-"""The idle capacity of nodes, and the fits and scores of each task class on the nodes.
+"""The idle capacity of nodes, and per task class how many tasks fit on each node, with scores.
 
-A placement changes only a few nodes. Each task class has arrays of fits and scores. Reading an
-array updates only the elements of nodes that changed since the last read. The scores of a task
-class that fits no node are never computed.
+A placement changes only a few nodes. For each task class, arrays hold the number of tasks that fit
+on each node, and the nodes' scores. Reading an array updates only the elements of nodes that
+changed since the last read. The scores of a task class that fits no node are never computed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""Up to this number of nodes, one search per node is faster than sorting all nodes."""
+"""For up to this many results, repeated searches for the best node are faster than a sort."""
 
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """The fits (N,) and scores (N,) of nodes for one task class.
+    """How many tasks of one class fit on each node (N,), and the scores (N,) of the nodes.
 
     The fit of a node is the number of further tasks that fit on the node. The score of a node is
     its score for the next task, or `NOWHERE` if no task fits. `request` holds the (resource,
@@ -50,7 +50,7 @@ class _View:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Scored:
-    """Node scores for one task class: constant scores (N,), and scorers that read used amounts."""
+    """Node scores of one task class: constants (N,), and scorers that depend on used amounts."""
 
     base: F64 | None
     scorers: list[Scorer]
@@ -141,7 +141,7 @@ class _Log:
         self.length = end
 
     def touched_since(self, read: int) -> I64:
-        """Return the nodes in the log after its first `read` elements.
+        """Return the nodes that the log contains after its first `read` elements.
 
         Returns all nodes (`every`) if `read` is -1, which means that the log was never read. Also
         returns all nodes if the log has N or more new elements, because updating all nodes is then
@@ -422,7 +422,7 @@ def _best(score: F64, number: int) -> I64:
             break
         found.append(node)
         kept.append(score[node])
-        score[node] = NOWHERE  # exclude the node from the next search
+        score[node] = NOWHERE  # Exclude the chosen node from the next search.
     best = np.array(found, np.int64)
     score[best] = kept
     return best

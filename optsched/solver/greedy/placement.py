@@ -369,7 +369,7 @@ class PlacementState:
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place up to `most` tasks of one run of equal tasks; return how many were placed.
+        """Place up to `most` consecutive equal tasks; return how many were placed.
 
         `where` holds the node table, and the array (T,) that stores the chosen nodes.
         """

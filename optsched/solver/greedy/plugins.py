@@ -59,9 +59,9 @@ _VOTES = {
     "gang_preemptable": (Switch.PREEMPTABLE, "preemptable"),
     "gang_reclaimable": (Switch.RECLAIMABLE, "reclaimable"),
 }
-"""Maps each vote to the extension point that enables it, and to a replacement method.
+"""Maps each vote method of plugins to the extension point that enables it, and to a replacement.
 
-The replacement is called if a plugin does not define the vote; "" means no replacement.
+The replacement is called if a plugin does not define the vote method; "" means no replacement.
 """
 
 
@@ -71,10 +71,10 @@ _VOTE_OF_ACTION = {
     GANG_PREEMPT: "gang_preemptable",
     GANG_RECLAIM: "gang_reclaimable",
 }
-"""The vote that decides on the victims of each action."""
+"""The plugin method that votes on the victims of each action."""
 
 _REACH_OF_ACTION = {PREEMPT: "preempt_reach", RECLAIM: "reclaim_reach"}
-"""The method of `VictimReach` that bounds the victims of each action."""
+"""The method of `VictimReach` that lists the possible victims of each action."""
 
 
 class QueueGate(Protocol):

@@ -721,7 +721,7 @@ class GreedyPreemption:
     def victim_order(
         self, gang: int, claimer: int, keys: _Keys | None = None
     ) -> tuple[object, ...]:
-        """Return the sort key of a victim's gang, in the reverse order of queues and gangs.
+        """Return a sort key that puts the gangs of victims in reverse queue and gang order.
 
         `keys` caches sort keys; if it is None, all keys are computed.
         """
@@ -795,7 +795,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Undo unnecessary evictions on the node of a nominated task; return True."""
+        """Undo evictions on a node that a nominated task does not need; always return True."""
         for v in self.log.uncommitted[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.log.keep_running([v])

@@ -145,7 +145,7 @@ class GangClasses:
         return self.class_now(gang) in self._failed_classes()
 
     def pop_hopeful(self, gangs: list[int]) -> int | None:
-        """Pop gangs from a list up to the first gang whose class has not failed; return this gang.
+        """Pop gangs from a list up to the first one whose gang class may start; return this gang.
 
         Returns None if the class of every gang has failed to start.
         """
@@ -275,7 +275,7 @@ class GangQueue:
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
         self._order = order
-        self._rest = list(gangs[::-1])  # in reverse order, so the next gang is last
+        self._rest = list(gangs[::-1])  # The list is reversed: the next gang is last.
         self._again: list[tuple[Key, int, int]] = []
         self._head: tuple[Key, int, int] | None = None
 
@@ -296,9 +296,9 @@ class GangQueue:
         return heapq.heappop(self._again)[2]
 
     def pop_hopeful(self, classes: GangClasses) -> int | None:
-        """Remove gangs up to the first gang whose class has not failed, and return this gang.
+        """Remove gangs up to the first one whose gang class may start, and return this gang.
 
-        Returns None if the classes of all gangs have failed.
+        Returns None if a gang of every class has failed to start.
         """
         while self._again:
             if not classes.has_failed(gang := self.pop()):
@@ -322,7 +322,7 @@ def group_by_queue(
 
 
 class QueueOrder:
-    """The queues by sort key, with the sorted gangs of each queue.
+    """The queues ordered by sort key, each with its sorted gangs.
 
     The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
     after each turn of the queue. The keys stay up to date if each key depends only on tasks of its
@@ -359,9 +359,9 @@ class QueueOrder:
     ) -> Iterator[int]:
         """Yield one gang per turn from the queue with the smallest key, skipping closed queues.
 
-        Before the next turn, the caller may add the gang again with `rejoin`. Gangs whose class in
-        `classes` has failed are skipped. Skipping a gang changes no sort key, so the queue keeps
-        its turn.
+        Before the next turn, the caller may add the gang again with `rejoin`. A gang is skipped if
+        a gang of its class has failed to start (`classes`). Skipping a gang changes no sort key, so
+        the queue keeps its turn.
         """
         while self._queues:
             if self._reach is KeyReach.ANY:

@@ -1,7 +1,7 @@
 """Convert task counts of an aggregated solution to task nodes, and task nodes to task counts.
 
-Tasks of class c that are restricted to network domain d have a copy of the class, which fits only
-on nodes in d. A copy has the request of its class and its own supply row.
+For tasks of class c that are restricted to network domain d, the model has a copy of class c, whose
+tasks fit only on nodes in d. A copy has the request of its class and its own supply row.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _NodeStock:
         self._num_nodes = num_nodes
 
     def take_nodes(self, group: _TaskGroup) -> I64:
-        """Choose nodes for the tasks of a group, and remove the nodes from the stock."""
+        """Choose nodes for the tasks of a group; other groups cannot use the chosen slots."""
         number, c = len(group.tasks), group.task_class
         if group.nodes is not None:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
@@ -108,7 +108,7 @@ class _NodeStock:
         return self._slots[c][first : first + number]
 
     def _count_slots(self, task_class: int) -> I64:
-        """Return the unassigned slots (N,) of a class on each node, as a mutable array."""
+        """Return how many tasks (N,) of a class each node can still take, as a mutable array."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
@@ -253,7 +253,8 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
     """Return the tasks (k,) that a `Demand` counts, and each task's domain index (k,).
 
-    The index refers to the domains of the demand's choice, and is -1 for tasks without a node.
+    The index counts the domains of the demand's topology choice, and is -1 for tasks without a
+    node.
     """
     tasks, choice = form.tasks_of(demand.entry), demand.choice
     nodes = node_of[tasks]

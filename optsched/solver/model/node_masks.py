@@ -73,7 +73,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
 
 
 def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
-    """Return the extra resources that rules define on nodes (no columns without such rules)."""
+    """Return the extra resources that rules define on nodes; no columns if no rule defines any."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:

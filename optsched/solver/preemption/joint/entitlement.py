@@ -290,7 +290,7 @@ class _Reclaiming:
         """Add rows that keep a reclaiming queue within its deserved share of each resource."""
         requested = pair.kind.sometimes if is_exact else pair.kind.always
         line = self._ancestors(pair.kind.queue)
-        # A common ancestor of the reclaiming and the lending queue gains nothing.
+        # The usage of a common ancestor of the reclaiming and the lending queue does not grow.
         for a in line[~self._facts.above[pair.lender, line]].tolist():
             for r in np.flatnonzero(requested & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:

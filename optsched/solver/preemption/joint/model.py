@@ -254,7 +254,7 @@ def find_entitled_classes(
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
-    """Add rows: if running tasks of a gang class are evicted, the class places no task.
+    """Add rows that let a gang class place no task if its running tasks are evicted.
 
     `gang_of` (K,) is the gang index of each victim group.
     """
@@ -479,8 +479,8 @@ class _Presence:
         evict, reclaim, count = int(joint.evict[k]), int(joint.reclaim[k]), int(groups.count[k])
         sets = np.unique(joint.node_set[groups.node[mine]])
         sets = sets[sets >= 0]
-        # The factor of each variable that counts victims, the number of victims that no gang has to
-        # justify, and the gang classes (H,) that justify more victims.
+        # Each limit holds the factor of each variable that counts victims, the number of victims
+        # that no gang has to justify, and the gang classes (H,) that justify more victims.
         limits: list[tuple[dict[int, int], int, Bool]] = []
         if reclaim != evict:
             priority = joint.form.problem.priority[gangs.members[gangs.member_start[:-1]]]

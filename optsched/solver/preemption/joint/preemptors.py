@@ -57,8 +57,8 @@ class Preemptors:
         """Return the evictions of all victims that have a preemptor; reclaimed tasks come first.
 
         A unit is a task, or all tasks of a gang that is evicted entirely. The preemptors of a
-        lending queue's largest unit come last. Each of them evicts tasks of this unit after all its
-        other victims.
+        lending queue's largest unit come last. Each of these preemptors evicts tasks of this unit
+        after all its other victims.
         """
         running, problem = self._running, self._problem
         tasks, gangs = running.tasks, problem.snapshot.gangs

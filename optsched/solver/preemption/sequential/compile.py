@@ -91,7 +91,7 @@ class EvictionCompiler:
     # --- one eviction problem --------------------------------------------------------------------
 
     def list_domains(self, gang: int) -> tuple[Sequence[Bool | None], bool]:
-        """Return the masks of nodes to search for victims, and whether they cover all domains."""
+        """Return masks of nodes to search for victims, and whether the masks cover all domains."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else domains
@@ -106,9 +106,10 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem in which a gang reaches its minimum on the nodes `within`.
 
-        If `overrides_budgets` is True, reclaims within a guarantee may override the budgets that
-        permit this. Returns None if no eviction helps, if the gang has already reached its minimum,
-        or if such budgets protect no task that the gang can reclaim within a guarantee.
+        If `overrides_budgets` is True, reclaims within a guarantee may override the disruption
+        budgets that permit this override. Returns None if no eviction helps, if the gang has
+        already reached its minimum, or if disruption budgets that permit an override protect no
+        task that the gang can reclaim within a guarantee.
         """
         if not self.lacks_minimum(gang):
             return None
@@ -122,7 +123,7 @@ class EvictionCompiler:
         return self._compile(gang, state, within, candidates, counts, overriding=overriding)
 
     def may_override_budgets(self, gang: int, state: EvictionState, *, grows: bool) -> bool:
-        """Return whether a gang may exceed a budget that guarantees may override.
+        """Return whether the gang may override a disruption budget that yields to guarantees.
 
         The gang needs capacity for its minimum, or for one more task if `grows` is True.
         """
@@ -427,7 +428,8 @@ class EvictionCompiler:
     ) -> Bool:
         """Return a mask (V,) of the running tasks that may be evicted for a gang.
 
-        With `overrides_budgets`, reclaims within a guarantee override the budgets that permit this.
+        With `overrides_budgets`, reclaims within a guarantee override the disruption budgets that
+        permit this override.
         """
         grows = not self.lacks_minimum(gang)
         return self._candidates(gang, state, grows=grows, overrides_budgets=overrides_budgets).leave

@@ -181,7 +181,7 @@ def _use_rows(
 def _start_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, places: tuple[I64, I64]
 ) -> None:
-    """Add rows Σ x ≤ most·y per entry and in total, and Σ x ≥ need·y per role and in total.
+    """Add rows Σ x ≤ `most`·y per entry and in total, and Σ x ≥ `need`·y per role and in total.
 
     x counts the placed tasks of an entry, and y is 1 if the gang starts.
     """
@@ -250,7 +250,7 @@ def _limit_rows(
 ) -> None:
     """Add the rows of all limits; a row is active if the gang starts or reclaims.
 
-    Each row is Σ weight·evicted + Σ request·placed ≤ most.
+    Each row is Σ weight·evicted + Σ request·placed ≤ `most`.
     """
     entry, place = places
     groups = eviction.groups
@@ -317,7 +317,7 @@ def _reserve_rows(
         model.add_rows(0, np.append(need[0], claim[q]), np.append(need[1], 1), lower=used)
         if q in line:
             i = line.index(q)
-            # `unused` is at most floor − need if the variable `leaves` is 1, and otherwise 0
+            # `unused` is at most `floor` − `need` if the variable `leaves` is 1, and otherwise 0
             model.add_rows(
                 0,
                 np.concatenate([need[0], unused[[i]], leaves[[i]]]),

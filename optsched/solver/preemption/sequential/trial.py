@@ -59,8 +59,8 @@ def search_by_trial(
     """Return the victims and nominations for a gang, or None if the search finds none.
 
     `before` holds the actions for earlier gangs. `is_over` returns whether the time limit is
-    reached. With `overrides_budgets`, reclaims within a guarantee override the budgets that permit
-    this.
+    reached. With `overrides_budgets`, reclaims within a guarantee override the disruption budgets
+    that permit this override.
     """
     victims = compiler.find_possible_victims(gang, state, overrides_budgets=overrides_budgets)
     return _Trial(compiler, gang, state, victims, before, is_over).run()
