@@ -66,8 +66,8 @@ class Ledger:
         summed_up = problem.queues.summed_up(problem.queues.allocated)
         self.subtree_used: list[list[int]] = summed_up.tolist()
         self.gang_log: list[int] = []
-        # For each queue, the rows of `queue_used` and `subtree_used` that include its usage. Gangs
-        # without a queue have the queue index -1, which selects an empty list.
+        # For each queue, the rows of `queue_used` and `subtree_used` to which its usage is added.
+        # Gangs without a queue have the queue index -1, which selects an empty list.
         self._totals_of: list[list[list[int]]] = [[own] for own in self.queue_used]
         parent_of: list[int] = problem.queues.parent_of.tolist()
         for at, totals in enumerate(self._totals_of):

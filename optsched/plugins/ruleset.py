@@ -72,7 +72,7 @@ class VictimRelevance(Protocol):
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Number the running tasks (V,); victims with equal numbers are interchangeable.
+        """Return a number per running task (V,); victims with equal numbers are interchangeable.
 
         The number is -1 for tasks whose eviction does not help the task class. Returns None if no
         eviction helps the task class.

@@ -136,7 +136,7 @@ class EntryPoint(Protocol):
     def value(self) -> str:
         """The object to import, as `module:attribute`."""
 
-    def load(self) -> Any:  # noqa: ANN401 any value
+    def load(self) -> Any:  # noqa: ANN401  any object
         """Import the module of the entry point and return the attribute that `value` names."""
 
 
@@ -246,7 +246,7 @@ class PluginSource:
             code = compile(text, path, "exec")
             sys.modules[module.__name__] = module  # `dataclasses` needs this entry
             try:
-                exec(code, vars(module))  # noqa: S102  a plugin is code to run
+                exec(code, vars(module))  # noqa: S102  runs a custom plugin
             except HARMFUL:
                 del sys.modules[module.__name__]
                 raise
@@ -413,7 +413,7 @@ def _find_action_mistake(action: object, taken: Mapping[str, Action]) -> tuple[s
 
 
 def _find_mistakes(
-    plugin: Any,  # noqa: ANN401  users fill it
+    plugin: Any,  # noqa: ANN401  set by users
     taken: Mapping[str, Plugin] | Mapping[str, Action],
     built_in: Collection[str],
 ) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Isolates custom plugins: an exception in one plugin does not affect other plugins.
 
-The module checks the results of all extension points. A failed call is recorded as a `Fault` and
-returns a safe default: a failed score or order has no effect, and a failed hard rule rejects
+The module also checks the values that custom plugins return. A failed call is recorded as a `Fault`
+and returns a safe default: a failed score or order has no effect, and a failed hard rule rejects
 placements. See docs/plugins.md.
 """
 

@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """A proposal to evict a running task so that a gang can use its capacity.
+    """A proposal to evict a running task so that a gang can use the released capacity.
 
     `task` is the key of the running task, and `gang` is the key of the gang.
     """

@@ -246,7 +246,7 @@ def unusable(devices: Devices, key: str) -> str:
 
 
 def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
-    """Return why no node can satisfy a claim from a template; empty if a node might."""
+    """Return why no node can satisfy a claim from a template; empty if some node may satisfy it."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
 
@@ -281,7 +281,7 @@ class _Requests:
     devices: Devices
 
     def refusal(self, shape: TaskShape) -> str:
-        """Return why no node can satisfy the claims of `shape`; empty if a node might."""
+        """Return why no node can satisfy the claims of `shape`; empty if some node may do so."""
         found = (unusable(self.devices, key) for key in shape.device_claims)
         of_own = (_refuses(self.devices, request) for request in shape.devices)
         return next((why for why in (*found, *of_own) if why), "")
@@ -299,7 +299,7 @@ class _Requests:
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
     def open(self, shape: TaskShape) -> tuple[DeviceClaimRequest, ...]:
-        """Return the requests of the unallocated claims of `shape`; empty if no node fits."""
+        """Return the requests of unallocated claims of `shape`; empty if no node can meet them."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
         shared = (self.devices.claims[key].request for key in self.shared(shape))

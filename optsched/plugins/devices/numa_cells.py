@@ -288,9 +288,9 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
     If the node's agent reports resources of a pod, these resources are in use while the pod exists,
     and idle afterwards. Reported usage without a reported pod is attributed to residents without a
     report, oldest first. The cells of a resident without a report are known only from the plan that
-    bound the resident. A resident that requests more than the rest of the reported usage has
-    started after the report. The cells of a resident that started after the report are the cells
-    planned for it or, without a plan, the cells that the kubelet would assign.
+    bound the resident. A resident that requests more than the remaining reported usage is assumed
+    to have started after the report. The cells of a resident that started after the report are the
+    cells planned for it or, without a plan, the cells that the kubelet would assign.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers pass nodes with a layout

@@ -403,7 +403,7 @@ class _Nodes:
         return self.packing(lifted).fewest_missing()[0]
 
     def _slack(self, r: int) -> float:
-        """Return the allocatable amount of a resource divided by the requested amount."""
+        """Return the total allocatable amount of a resource divided by its total request."""
         requested = int(self._request[:, r] @ self._count)
         return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 

@@ -283,7 +283,7 @@ def _find_counted_tasks(problem: Problem, group_limit: _GroupLimit) -> Bool:
 class _Limits(Greedy):
     """Tracks the usage of queues in node groups while tasks are placed and evicted.
 
-    `_held` contains the usage (R,) in the group of each limit, by queue name.
+    `_held` contains, by queue name, the queue's usage (R,) in the group of each of its limits.
     """
 
     _problem: Problem

@@ -1,4 +1,4 @@
-"""The levels that a model may list by name, the node score level, and the levels of a problem."""
+"""The objective levels that a model may list by name, the node score, and a problem's levels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENGINE_KINDS = (
 _KINDS = {kind for plugin in PLUGINS.values() for kind in plugin.levels}
 
 LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.rank, k.name))}
-"""Levels by name, in the order that is used if a model lists no levels."""
+"""Objective levels by name, in the order that is used if a scheduling model lists no levels."""
 
 
 MOST_PAIRS = 200_000
@@ -45,7 +45,7 @@ MOST_PAIRS = 200_000
 
 @dataclass(frozen=True, eq=False)
 class NodeScore:
-    """The total score of the chosen nodes, based on node loads at the start of the session."""
+    """The sum of the node scores of placed tasks, from node loads at the start of the session."""
 
     rules: RuleSet
     name: str = "node score"

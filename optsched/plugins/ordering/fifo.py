@@ -160,7 +160,7 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the first waiting gang of the queue of `gang`; `NO_GANG` if none is earlier."""
+        """Return the first waiting gang in `gang`'s queue; `NO_GANG` if no earlier gang waits."""
         if gang not in self._place:
             return NO_GANG
         line, place = self._place[gang]

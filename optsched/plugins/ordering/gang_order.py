@@ -236,7 +236,7 @@ class ShortestRemaining(Rule):
         return _FixedOrder([(0.0, float(n)) if n else (1.0, 0.0) for n in lengths.tolist()])
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`. Gangs with different level values are in different gang classes."""
+        """See `Rule`. Gangs with different values in the level are in different gang classes."""
         lengths = problem.derived(estimate_runtimes_ms)
         return count_runs_a_year(lengths) if lengths.any() else None
 
@@ -288,7 +288,7 @@ class FinishTimeFair(Rule):
         )
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`. Gangs with different level values are in different gang classes."""
+        """See `Rule`. Gangs with different values in the level are in different gang classes."""
         if not problem.derived(estimate_runtimes_ms).any():
             return None
         return truncate_bits(problem.derived(find_finish_time_ratios))

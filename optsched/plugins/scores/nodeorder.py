@@ -357,7 +357,7 @@ class Preferences:
         raw = np.zeros(len(nodes))
         for m in own:
             term = self.terms[m].source
-            assert isinstance(term, SpreadTerm)  # noqa: S101  for the type checker
+            assert isinstance(term, SpreadTerm)  # noqa: S101  narrows the type for mypy
             eligible = labelled
             honoured = ((term.honour_affinity, NodeAffinity()), (term.honour_taints, Taints()))
             for is_honoured, rule in honoured:

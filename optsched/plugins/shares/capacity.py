@@ -117,7 +117,7 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """Return the largest used fraction of a queue's deserved share, paired with 0.
+        """Return (f, 0), where f is the largest used fraction of a queue's deserved resources.
 
         The result is (1, 1) for a queue without a deserved share.
         """
@@ -152,9 +152,9 @@ class _Order(Greedy):
     def _claims(self, queue: int, request: Sequence[int]) -> list[dict[int, bool]]:
         """Return whether a task fits into the deserved shares of a queue and its nearest ancestors.
 
-        The result has one mapping per queue. The keys of a mapping are the requested resources of
-        which the queue deserves a positive amount. The Boolean of a resource is True if the task
-        fits.
+        The result has one mapping for the queue and one for each of its `_ancestor_level` nearest
+        ancestors. The keys of a mapping are the requested resources of which the queue deserves a
+        positive amount. The Boolean of a resource is True if the task fits.
         """
         requested, claims = self._requested_resources(request), []
         for at in self._lines[queue][: self._ancestor_level + 1]:

@@ -87,7 +87,7 @@ def queue_shares(
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """Return the ideal fraction (Q,) of each queue's demand.
+    """Return the fraction (Q,) of its demand that each queue would get in the ideal case.
 
     `requested` (Q, R) is the demand; None stands for the demand in `problem`.
     """

@@ -208,7 +208,7 @@ class _Claims:
         self.pool = max(int(problem.total[r] - foreign), self.total)
 
     def unclaimed(self, queue: int) -> int:
-        """Return the uncommitted capacity plus unused guarantees of a queue and its ancestors."""
+        """Return uncommitted capacity plus the unused guarantees of a queue and its ancestors."""
         unused, at = self.pool - self.total, queue
         while at >= 0:
             unused += max(0, self._guarantee[at] - self._need[at])

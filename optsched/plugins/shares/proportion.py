@@ -66,8 +66,8 @@ class Proportion(Rule):
     lends
         True if gangs that are allowed to borrow may exceed the deserved share (`find_firmness`).
     caps
-        True if models and the greedy pipeline enforce the deserved shares. While a session lends,
-        `caps` is False, and only the verifier enforces the shares.
+        True if models and the greedy pipeline enforce the deserved shares. While a session lets
+        gangs borrow, `caps` is False, and only the verifier enforces the shares.
 
     """
 

@@ -191,7 +191,7 @@ class _Levels:
         self._least = np.full(num, np.inf)
         for nodes in reversed(groups):
             # The usage of an open node is scaled down to the smallest weighted share among its open
-            # siblings and then added to the parent.
+            # siblings and then added to the usage of the parent.
             parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
             self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
             key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]

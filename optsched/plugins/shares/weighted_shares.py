@@ -117,7 +117,8 @@ class _Inputs:
 def _divide_supply(inputs: _Inputs) -> WeightedShares:
     queues, supply = inputs.queues, inputs.supply
     tree = _Tree(queues)
-    # If every resource suffices for all demand, the share is the larger of demand and guarantee.
+    # If every resource suffices for all demand, a queue deserves the larger of its demand and its
+    # guarantee.
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:

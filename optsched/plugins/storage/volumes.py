@@ -217,7 +217,7 @@ class _ScarceClaims:
     allowed: Mapping[str, Bool]
 
     def number_nodes(self, keys: Sequence[str]) -> I64:
-        """Number the nodes (N,); nodes that reach the same volumes for `keys` get equal numbers."""
+        """Return a number per node (N,), equal for nodes that reach the same volumes for `keys`."""
         rows = np.unique(np.concatenate([self.rows[key] for key in keys]))
         columns = np.concatenate([self.reach[rows], np.array([self.allowed[key] for key in keys])])
         known: dict[bytes, int] = {}
@@ -438,7 +438,8 @@ class VolumeFill(Rule):
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
         """Return the score (0 to 100) of (requested bytes, volume) pairs.
 
-        The score is the mean over the storage classes of the volumes.
+        The score is the mean, over the storage classes of the volumes, of the score at the total
+        utilization of the class's volumes.
         """
         requested: dict[str, list[int]] = {}
         for size_bytes, volume in chosen:

@@ -156,7 +156,7 @@ class PodAffinity(Rule):
 
 
 def _mask_domains(problem: Problem, m: int, count: I64 | Bool) -> Bool:
-    """Return the mask (N,) of nodes in the domains of term `m` that contain a positive `count`."""
+    """Return the mask (N,) of nodes in the domains of term `m` where some `count` is positive."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
@@ -308,7 +308,7 @@ class _TermCounts:
             self._refresh(at)
 
     def release(self, terms: I64, node: int, number: int) -> None:
-        """Count `number` pods on a node as leaving, for each term in `terms` (m,)."""
+        """Record that `number` pods on a node are leaving, for each term in `terms` (m,)."""
         self.leaving[terms, node] += number
         self._refresh((terms, node))
 

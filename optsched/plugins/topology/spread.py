@@ -260,7 +260,8 @@ class _SpreadCounts(Greedy):
                 if theirs is not None:
                     count = theirs.count_by_domain(counts.selected[m])
                     full = count + 1 - theirs.smallest_count(count) > theirs.term.max_skew
-                    # The constraint of the class `other` applies to domains with its tasks.
+                    # The constraint of the class `other` applies to domains with tasks of this
+                    # class.
                     occupied = np.zeros(theirs.number, np.bool_)
                     occupied[theirs.domain_of[(placed > 0) & (theirs.domain_of >= 0)]] = True
                     open_to &= ~(theirs.nodes(full & occupied) & theirs.eligible)
