@@ -111,7 +111,7 @@ __all__ = [
 
 
 class ArgumentError(ValueError):
-    """Raised for an invalid argument; the message has its name, value and accepted values."""
+    """Raised for an invalid argument; the message states name, value and accepted values."""
 
 
 _P = ParamSpec("_P")
@@ -587,7 +587,7 @@ def solve_result(
     ----------
     cluster
         A result of `read` or `snapshot`, or a path that `read` accepts. For a path, the
-        `SolveResult` names the files that were read, like the result file of `optsched solve`.
+        `SolveResult` names the files that were read, as does the result file of `optsched solve`.
     model, time_limit, gap, seed, progress
         The same as the parameters of `solve`.
     resume
@@ -647,7 +647,7 @@ def _instance(
 
 
 def compile_problem(cluster: Snapshot | str | Path, previous: Problem | None = None) -> Problem:
-    """Compile the pending tasks of a cluster into the arrays that the engines solve.
+    """Compile the pending tasks of a cluster into the arrays of an optimisation problem.
 
     Parameters
     ----------

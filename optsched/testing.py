@@ -79,7 +79,7 @@ class RuleContract:
     )
 
     def clusters(self) -> st.SearchStrategy[Snapshot]:
-        """Return small random clusters; override it if the rule reads fields that they lack."""
+        """Return small random clusters; override this method if the rule reads other fields."""
         return small_clusters(self.node_labels, self.task_labels, self.requests)
 
     # --- the declaration -------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_its_mask_says_what_its_verifier_says(self, data: DataObject) -> None:
-        """Check that mask and verifier agree on each plan that places one task on one node.
+        """Check that the rule's mask and verifier agree on each plan that places a task on a node.
 
         The verifier rejects every node that the mask filters out. The verifier accepts all other
         nodes, unless the rule also excludes nodes by `open` or `ties_nodes`.

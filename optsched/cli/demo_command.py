@@ -82,7 +82,7 @@ def demo(*, emulated: bool) -> None:
 
 
 def _as_expected(least: int, last: Progress) -> bool:
-    """Return whether several jobs without gangs deadlock, or all jobs of another round finish."""
+    """Return whether all jobs finished or, if there are several without gangs, deadlocked."""
     finished = len(last.finished_at) == len(last.jobs)
     return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 
@@ -151,7 +151,7 @@ class _Real:
         options = ["--kubeconfig", str(self._plane.kubeconfig), "--scheduler-name", SCHEDULER]
         options += ["--schedule-period", "200ms", "--no-leader-elect"]
         options += ["--listen-address", "127.0.0.1:0"]
-        self._scheduler = subprocess.Popen(  # noqa: S603  runs a module of optsched
+        self._scheduler = subprocess.Popen(  # noqa: S603  the command runs a module of optsched
             [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         return self
@@ -208,6 +208,6 @@ class _Emulated:
                 self._cluster.delete(kind, f"{NAMESPACE}/{obj['metadata']['name']}")
 
     def advance(self) -> float:
-        time.sleep(0.02)  # slow enough for the user to watch
+        time.sleep(0.02)  # the user can follow the progress at this speed
         self._cluster.advance(500)
         return self._cluster.now_ms / 1000

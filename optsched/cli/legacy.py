@@ -65,7 +65,7 @@ def _target_options(command: Command) -> Command:
 
 
 def _job_command(run: Callable[..., None]) -> click.Command:
-    """Make an old job command, with the options that all old job commands share."""
+    """Return one of Volcano's old job commands, with the options that all of them share."""
     command = click.command(cls=ExitCodeCommand, context_settings=_SETTINGS)
     return command(_VERSION(cluster_options(output_option()(_target_options(run)))))
 

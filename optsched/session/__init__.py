@@ -1,1 +1,1 @@
-"""A session, which turns a snapshot into a verified plan; all its I/O goes through ports."""
+"""A session, which turns a snapshot into a verified plan; it does I/O only through interfaces."""

@@ -112,8 +112,8 @@ def accept_candidate(
         if repaired is not None:
             repairs.append(Repair(repaired.dropped, violations[0]))
             waiting = rank_candidates([repaired, *waiting])
-        # The pipeline has proposed only plans that are better than the rejected plan. Other plans
-        # of the pipeline may still be better than the next candidate.
+        # So far, the greedy pipeline has proposed only plans that are better than the rejected
+        # plan. Other plans of the greedy pipeline may still be better than the next candidate.
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
             waiting = rank_candidates([*waiting, *greedy])

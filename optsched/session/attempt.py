@@ -124,7 +124,8 @@ class Attempt:
         previous
             An earlier problem, which speeds up compiling and does not change the result.
         base
-            The enqueueing decisions, or None to derive them from the actions.
+            The decisions that determine which gangs are enqueued, or None to derive this from the
+            actions.
         stopped
             Why the search for the actions ended.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 HOLD_MS = 600_000
-"""Length in milliseconds of the time slots that `reserves_nodes` uses."""
+"""Duration in milliseconds of each time slot in `reserves_nodes`."""
 
 MOST_EXPECTED = 256
 """Maximum number of waiting gangs whose start time is predicted."""
@@ -170,7 +170,7 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
-    """Return how long a gang has waited beyond `starvationAfter`, in ms; 0 if it has not."""
+    """Return by how many ms a gang's waiting time exceeds `starvationAfter`; at least 0."""
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 
@@ -191,13 +191,13 @@ def _reservation_request(
 
 
 def reserves_nodes(now_ms: int, late_ms: int) -> bool:
-    """Return whether nodes are reserved for a gang whose wait exceeds the limit by `late_ms`.
+    """Return whether to reserve nodes for a gang that waited `late_ms` beyond `starvationAfter`.
 
-    Time is divided into slots of length `HOLD_MS`. In the last of every 2^k slots, other gangs may
-    use the reserved nodes; k grows with `late_ms`. The last of every 2^k slots is also the last of
-    every 2^j slots for each j < k. Other gangs may therefore use the nodes of several reservations
-    in the same slot. A period of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`. Other gangs
-    therefore wait only slightly longer than `late_ms`.
+    Time is divided into slots that last `HOLD_MS` each. In the last of every 2^k slots, other gangs
+    may use the reserved nodes; k grows with `late_ms`. The last of every 2^k slots is also the last
+    of every 2^j slots for each j < k. Other gangs may therefore use the nodes of several
+    reservations in the same slot. A period of 2^k slots lasts at most `late_ms` + 2 `HOLD_MS`.
+    Other gangs therefore wait for the reserved nodes only slightly longer than `late_ms`.
     """
     period = 1 << (1 + late_ms // (2 * HOLD_MS)).bit_length()
     return (now_ms // HOLD_MS + 1) % period != 0

@@ -51,7 +51,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Return a limitation if some unproved level has no bound that holds for all plans."""
+        """Return a limitation if a level is not proved optimal and has no bound for all plans."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
@@ -87,9 +87,10 @@ class EvictionScope:
         return [*values, *victims]
 
     def certify(self, chosen: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
-        """Return a candidate's level results, by section, with bounds that hold for all plans.
+        """Return the results of a candidate's levels, with bounds that hold for all plans.
 
-        Bounds of levels over nodes hold only for the candidate's victims.
+        The results are those of the levels over gangs, over victims and over nodes. Bounds of
+        levels over nodes hold only for the candidate's victims.
         """
         over_gangs, over_victims, over_nodes = chosen.sections
         if not self.is_open:
@@ -137,7 +138,7 @@ class EvictionScope:
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
         if any(eviction.to for eviction in chosen.round.clearing.evictions):
-            return result  # A level over victims also counts moves, which consolidation bounds.
+            return result  # Consolidation has bounded the number of moved pods.
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)

@@ -1,4 +1,4 @@
-"""Limit the disruption budgets of a session, and find gangs that wait because of exhausted ones."""
+"""Limit a session's disruption budgets, and find gangs that wait because a budget is exhausted."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ LACKS_CAPACITY = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
 """Codes of reasons for waiting that evictions may resolve."""
 
 MOST_BUDGETS: Final = 100
-"""Number of disruption budgets of a namespace whose pods a live session may evict."""
+"""Maximum number of disruption budgets of a namespace whose pods a live session may evict."""
 
 MOST_REQUIREMENTS: Final = 1000
-"""Number of requirements in the selectors of these disruption budgets."""
+"""Maximum sum of the numbers of requirements in the selectors of these disruption budgets."""
 
 MOST_READ: Final = 10_000
-"""Number of requirements up to which a session finds the budgets that cover a pod."""
+"""Maximum number of selector requirements for which a session finds out which pods they select."""
 
 
 def limit_budgets(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
-    """Return the snapshot with few disruption budgets in each namespace.
+    """Return the snapshot with a limited number of disruption budgets in each namespace.
 
     Any user may create thousands of budgets, and a session compares each of them with each pod of
-    its namespace. Beyond the limits, budgets that cover no pod of a gang do not count. If too many
-    budgets remain, one budget that covers all pods and allows no eviction replaces them. The
-    function also returns the namespaces with such a budget.
+    its namespace. In a namespace beyond the limits, budgets that cover no pod of a gang are
+    dropped. If too many budgets remain, one budget that covers all pods and allows no eviction
+    replaces them. The function also returns the namespaces in which one budget replaces all others.
     """
     large = {
         namespace: budgets

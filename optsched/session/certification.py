@@ -92,8 +92,8 @@ def certify_plan(
     for gang in each.problem.snapshot.gangs if moving else ():
         for task in gang.tasks:
             if task.key in moving:
-                # A gang with a moved pod does not wait: its pods either run or are recreated by
-                # their owner.
+                # A gang with a moved pod does not wait: its pods either run, or their owner
+                # recreates them.
                 pending.pop(task.gang, None)
     scope = _bound_over_all_plans(attempt, rounds.scope, chosen)
     certificate, num_cut_searches = certify(attempt, scope, chosen, pending)

@@ -30,7 +30,8 @@ class SessionContext:
     limits
         The limits of one search, or None for the policy's limits.
     outside
-        The port for calls to extenders, or None to replay the replies recorded in the snapshot.
+        The interface for calls to extenders, or None to replay the replies recorded in the
+        snapshot.
     watch
         Receives the progress of searches, or None to record no history.
     start

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 RelatedTerm: TypeAlias = PodTerm | SpreadTerm
 Costs: TypeAlias = "dict[TaskShape | RelatedTerm | HostPort | str, int]"
-"""Maps each task shape, term or host port to its cost, which counts once for all gangs with it.
+"""Maps a task shape, term or host port to its cost, counted once even if several gangs have it.
 
-The cost of a gang alone has the gang's key.
+A gang's key maps to the cost that only this gang causes.
 """
 
 Costly: TypeAlias = "tuple[Gang, Costs]"
@@ -41,7 +41,7 @@ Labels: TypeAlias = frozenset[tuple[str, str]]
 T = TypeVar("T")
 
 FREE: Final = 40
-"""Maximum cost up to which a gang is considered in every session."""
+"""Maximum cost of a gang that every session considers."""
 
 MOST: Final = 10_000
 """Maximum total cost of the costly gangs in one session; the first gang may exceed it."""
@@ -50,13 +50,13 @@ MOST_OF_GANG: Final = 50_000
 """Maximum cost of a gang; no session considers a gang that costs more."""
 
 PORT_COST: Final = 2
-"""Cost of each different host port of pending pods, if all together would exceed `MOST`."""
+"""Cost of each distinct host port of pending pods; 0 if the sum of the costs is at most `MOST`."""
 
 SELECTED_PER_COST: Final = 50
 """Number of different pending pods that a term selects per unit of the term's cost."""
 
 TURN_MS: Final = 60_000
-"""Time in ms after which each namespace's order starts with another gang."""
+"""Time in ms after which the order of a namespace's gangs begins with another gang."""
 
 GANG_STEPS, SHAPE_STEPS, POD_STEPS, NODES_PER_STEP = 20, 25, 3, 100
 """Estimated steps of a session per pending gang, per different task shape and per pending pod.
@@ -68,13 +68,13 @@ STEPS_PER_MS: Final = 150
 """Number of steps that a session takes in one ms, rounded down, on a machine with idle cores."""
 
 MAX_LEFT: Final = 1000
-"""Number of gangs beyond the limit after which a session defers all further gangs."""
+"""Number of deferred gangs after which a session defers all further gangs."""
 
 NUMBER_TURN_MS: Final = 5_000
-"""Time in ms after which other gangs are considered if there are more than a session can place."""
+"""Time in ms after which other gangs are considered, if a session cannot consider all gangs."""
 
 _STEP: Final = 7919
-"""How many positions the first gang of a list advances in each turn; a prime number."""
+"""Number of positions by which a list of gangs rotates in each turn; a prime number."""
 
 TOO_MANY: Final = Reason(
     ReasonCode.QUEUE_ORDER,
@@ -100,7 +100,7 @@ _KEPT: Final = frozenset(
         ReasonCode.OUTRANKED,
     }
 )
-"""The reasons that a deferred gang keeps; other reasons end as soon as an object changes."""
+"""Codes of the reasons for waiting that a deferred gang keeps from an earlier session."""
 
 LEFT: Final = Reason(
     ReasonCode.QUEUE_ORDER,
@@ -113,7 +113,7 @@ _DEFERRED: Final = frozenset({LEFT, TOO_MANY})
 
 
 def defer_gangs(snapshot: Snapshot, time_ms: int) -> tuple[Snapshot, tuple[Gang, ...]]:
-    """Return the snapshot for a session of `time_ms`, and the gangs that it lacks.
+    """Return the snapshot for a session of `time_ms`, and the gangs that the snapshot lacks.
 
     The `problem` of a gang that the snapshot lacks is the reason why the gang waits.
     """
@@ -124,13 +124,13 @@ def defer_gangs(snapshot: Snapshot, time_ms: int) -> tuple[Snapshot, tuple[Gang,
 
 
 def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot in which gangs beyond the cost limits wait for a later session.
+    """Return the snapshot in which gangs that exceed a cost limit wait for a later session.
 
     A gang that costs more than `MOST_OF_GANG` waits until its pods are changed.
     Gangs are chosen from the namespaces round-robin; within a namespace, the first gang changes
     over time. Partially started gangs precede the other gangs of their namespace. Pods with equal
     requests and constraints are counted once, and so are equal terms. Returns the same snapshot if
-    no gang is beyond the limit.
+    no gang exceeds a limit.
     """
     open_gangs = [gang for gang in snapshot.gangs if gang.problem is None]
     shared_costs = _find_selection_costs(open_gangs) | _find_port_costs(open_gangs)
@@ -169,11 +169,12 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def without_excess_gangs(snapshot: Snapshot, time_ms: int) -> Snapshot:
-    """Return the snapshot in which the gangs that a session has no time to consider wait.
+    """Return the snapshot in which a gang waits if the session has no time to consider the gang.
 
     The namespaces take turns, and so do the queues of a namespace. In each queue, gangs are taken
-    alternately from two orders: by priority and waiting time, and by turns. Equal task shapes count
-    once. Returns the same snapshot if a session of `time_ms` has time for all gangs.
+    alternately from two orders: the order of priority and waiting time, and an order that rotates
+    over time. The steps for equal task shapes are counted once. Returns the same snapshot if a
+    session of `time_ms` has time for all gangs.
     """
     open_gangs = [gang for gang in snapshot.gangs if gang.problem is None]
     pods_by_shape = derived_of(open_gangs, _pending_by_shape)
@@ -205,7 +206,7 @@ def _find_considered(
 ) -> set[str]:
     """Return the keys of gangs whose total cost is at most `most`; the first gang may exceed it.
 
-    The search ends after `max_left` gangs that exceeded it.
+    The search ends once `max_left` gangs have exceeded `most`.
     """
     considered: set[TaskShape | RelatedTerm | HostPort | str] = set()
     keys: set[str] = set()
@@ -240,7 +241,7 @@ def _rotate_gangs(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
 
 
 def _iterate_by_rank(gangs: Sequence[Gang]) -> Iterator[Gang]:
-    """Yield the gangs in the order of their ranks; a caller that needs few gangs sorts few."""
+    """Yield the gangs in the order of their ranks; only the gangs that are read are sorted."""
     heap = list(zip(derived_of(gangs, _rank), range(len(gangs)), strict=True))
     heapify(heap)
     while heap:
@@ -248,7 +249,7 @@ def _iterate_by_rank(gangs: Sequence[Gang]) -> Iterator[Gang]:
 
 
 def _keep_fifo_order(snapshot: Snapshot) -> Snapshot:
-    """Let the gangs behind a deferred gang of a FIFO queue wait, because none may overtake it."""
+    """Make the gangs behind a deferred gang of a FIFO queue wait; none may overtake that gang."""
     first_deferred: dict[str, tuple[int, int, str]] = {}
     is_fifo = {queue.name: queue.is_fifo for queue in snapshot.queues}
     for gang in snapshot.gangs:
@@ -269,13 +270,14 @@ def _keep_fifo_order(snapshot: Snapshot) -> Snapshot:
 
 
 def separate_blocked_gangs(snapshot: Snapshot) -> tuple[Snapshot, tuple[Gang, ...]]:
-    """Return the snapshot without the gangs that have a problem and hold no capacity, and these.
+    """Remove gangs that have a problem and hold no capacity; return the snapshot and these gangs.
 
-    It would take seconds to compile and verify thousands of such gangs. Some of them stay for what
-    other decisions depend on. The oldest deferred gang of each namespace and queue has the demand
-    of all of these gangs. One enqueued gang of each namespace and queue has the sum of their
-    `minResources`, because enqueue limits count it. In a namespace with a ResourceQuota, all
-    enqueued gangs stay.
+    It would take seconds to compile and verify thousands of such gangs. Some of these gangs stay in
+    the snapshot, because other decisions depend on them. The oldest deferred gang of each namespace
+    and queue stays, with the sum of the demands of all deferred gangs there. One enqueued gang of
+    each namespace and queue stays, with the sum of the `minResources` of all enqueued gangs there,
+    because the enqueue limits count this sum. In a namespace with a ResourceQuota, all enqueued
+    gangs stay.
     """
     with_quota = {quota.namespace for quota in snapshot.quotas}
     merged: dict[str, Gang] = {}
@@ -344,7 +346,7 @@ def _rotate(sequence: Sequence[T], steps: int) -> list[T]:
 
 
 def _alternate(lines: Iterable[Iterable[T]]) -> Iterator[T]:
-    """Yield the first element of every line, then every second element, and so on."""
+    """Yield the first element of each sequence in `lines`, then each second element, and so on."""
     remaining = deque(iter(line) for line in lines)
     while remaining:
         line = remaining.popleft()
@@ -376,8 +378,9 @@ def keep_reasons(
 ) -> Mapping[str, Reason]:
     """Return the pending reasons; a deferred gang keeps its earlier reason about capacity.
 
-    Sessions may defer thousands of gangs by turns. If each turn changed the reasons of these gangs,
-    the scheduler would write all their statuses and events again.
+    If thousands of gangs wait, each session may defer other gangs than the session before. If each
+    session changed the reasons of these gangs, the scheduler would write all their statuses and
+    events again.
 
     Parameters
     ----------
@@ -472,7 +475,7 @@ def _find_selection_costs(gangs: Sequence[Gang]) -> Costs:
         elif term.namespace_selector is None:
             namespaces = term.namespaces
         selected = sum(number[at, label] for at in namespaces for label in labels or (None,))
-        # One pod with many requirements takes as long as many pods with one requirement each.
+        # A term with many requirements takes as long as many terms with one requirement each.
         cost = selected * max(1, len(term.selector.requirements) // 4) // SELECTED_PER_COST
         if cost:
             costs[term] = cost

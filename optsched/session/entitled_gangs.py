@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def find_entitled_gangs(
     problem: Problem, rules: RuleSet, reservations: Sequence[CapacityReservation]
 ) -> tuple[CapacityReservation, ...]:
-    """Add to each reservation the gangs that may ignore it, because their queues are entitled.
+    """Add to each reservation the gangs that may ignore it due to their queues' entitlements.
 
-    A gang of another queue is entitled if two conditions hold. First, the gang's queue would stay
-    within its entitlement if the gang's minimum started. Second, the queue of the reservation's
-    gang would exceed its entitlement if the minimum of this gang started. The same conditions apply
-    to both queues' ancestors below their nearest common ancestor.
+    A gang of another queue may ignore a reservation if two conditions hold. First, the gang's queue
+    would stay within its entitlement if the gang's minimum started. Second, the queue of the
+    reservation's gang would exceed its entitlement if the minimum of this gang started. The same
+    conditions apply to both queues' ancestors below their nearest common ancestor.
     """
     due, _ = rules.entitling(problem)
     due = problem.queues.guarantee if due is None else due
@@ -58,7 +58,7 @@ class _EntitledGangs:
         self._gangs, self._kind_of = gangs, kind_of.reshape(-1)
 
     def extend(self, reservation: CapacityReservation) -> CapacityReservation:
-        """Add to a reservation the gangs that may ignore it, because their queues are entitled."""
+        """Add to a reservation the gangs that may ignore it due to their queues' entitlements."""
         reserving = self._index_of[reservation.gang]
         queue = int(self._problem.queue_of[reserving])
         minimum = self._minimum_of(int(self._problem.shape_of[reserving]))

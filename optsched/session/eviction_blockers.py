@@ -50,7 +50,7 @@ def explain_blocked_evictions(
     problem = trial.problem
     if not trial.reach or any(isinstance(a, Evict) and a.to for a in trial.actions):
         return {}
-    # Only reservations, and budgets that are not exhausted, may forbid evictions.
+    # This function explains only reservations, and budgets that still allow an eviction.
     has_budgets = any(budget.allowed > 0 for budget in problem.snapshot.budgets)
     if not has_budgets and not any(each.nodes for each in problem.snapshot.reservations):
         return {}
@@ -149,7 +149,8 @@ class EvictionTrial:
         self, gang: int, compiler: EvictionCompiler, state: EvictionState
     ) -> _Evictions | None:
         """Return evictions that free enough capacity for a gang, or None if none are found."""
-        # One problem represents only a gang with a single domain and no other constraints.
+        # One eviction problem suffices only for a gang with a single domain and no other
+        # constraints.
         if [mask is None for mask in compiler.list_domains(gang)[0]] != [True]:
             return None
         if compiler.lacks_minimum(gang):

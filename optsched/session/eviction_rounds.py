@@ -157,8 +157,8 @@ def _evict_pods(
         misplaced = found.find_misplaced(again.problem, again.solutions[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
-        # The models do not contain custom rules, so before a gang is excluded, the verifier checks
-        # possible victims for the gang.
+        # The optimisation models do not contain custom rules, so before a gang is excluded, the
+        # verifier checks possible victims for the gang.
         fresh = misplaced - settings.by_trial if has_custom_rules(session.rules) else frozenset()
         settings = replace(
             settings,
@@ -173,7 +173,7 @@ def _retry_round(
 ) -> Round:
     """Place pods with the given victims; the search starts from the placements of `known`.
 
-    Only placements of `known` that are still valid are used. Without valid placements, the search
+    Only placements of `known` that are still valid are used. Without these placements, the search
     could start from a worse solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.solutions[0].decisions)
@@ -257,9 +257,9 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
     """Choose victims jointly for all gangs; return the round with them if it is better, or None.
 
     The levels over started gangs are compared in order with those of the best round so far; the
-    first difference decides. Without a difference, the round must be at least as good on every
-    level over gangs. Unlike the search gang by gang, the joint search does not evict pods merely to
-    shift shares between queues.
+    first difference decides. If these levels do not differ, the round must be at least as good on
+    every level over gangs. Unlike the search gang by gang, the joint search does not evict pods
+    merely to shift shares between queues.
     """
     session, decisions = attempt.session, first.solutions[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach

@@ -57,7 +57,7 @@ LENT = "lent"
 """First word of the names of the objective levels that count loans."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
-"""Limitation of a certificate: a plan that is equal on the preceding levels might lend more."""
+"""Limitation of a certificate: a plan with equal values on the preceding levels might lend more."""
 
 LENT_FIRST = "gangs borrow idle nodes instead of evicting pods of their queue"
 """Limitation of a certificate: gangs borrow although a plan with victims could admit them."""
@@ -118,7 +118,7 @@ class Decided:
 
 
 def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
-    """After the first stage, start gangs that may borrow, on the remaining idle capacity.
+    """Start gangs that may borrow on the capacity that the first stage leaves idle.
 
     Returns
     -------
@@ -253,7 +253,7 @@ def _find_waiting(decided: Decided) -> I64:
         }
         tree = problem.queues
         is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
-        # The subtrees of all queues except the root that contain a reclaiming queue.
+        # The subtrees that contain a reclaiming queue, except the subtree of the root queue.
         above = tree.subtree & ~is_root[:, None]
         families = above[above[:, sorted(claiming)].any(axis=1)]
         waits &= ~families[:, problem.queue_of].any(axis=0)
@@ -324,7 +324,7 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 
 
 def _fill_share(gain: I64, level_values: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
-    """Return the best sets of gangs that fit into a queue's share, best first, as masks (m,).
+    """Return promising sets of gangs that fit into a queue's deserved share, as masks (m,).
 
     `gain` (m, R) is the request of each gang's placed tasks. `level_values` holds each gang's
     values on the levels; the gangs are in descending order of these values. `left` (R,) is the
@@ -354,9 +354,9 @@ def _fill_share(gain: I64, level_values: Sequence[tuple[int, ...]], left: I64) -
 def _can_exceed(problem: Problem) -> Bool:
     """Return the mask (Q,) of queues whose demand exceeds their deserved share of some resource.
 
-    A resource is ignored if the queue deserves the cluster's total amount and all idle capacity
-    fits within the deserved share. The idle capacity may exceed that share if the queue's pods hold
-    capacity on NotReady nodes.
+    A resource is ignored if the queue deserves the cluster's total amount, and its allocation plus
+    all idle capacity is at most its deserved share. This sum may exceed the share if the queue's
+    pods hold capacity on NotReady nodes.
     """
     due, queues = own_shares(problem), problem.queues
     idle = np.maximum(problem.idle, 0)[problem.ready].sum(axis=0)
@@ -598,8 +598,8 @@ class Withheld:
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
     """Return the gangs that fit into idle capacity but exceed their queue's deserved share.
 
-    To find the gangs, the greedy pipeline ignores the limit at deserved shares. Returns None if no
-    gang would start.
+    To find these gangs, the greedy pipeline ignores the limit of each queue to its deserved share.
+    Returns None if no gang would start.
     """
     shares = find_shares(decided.rules)
     if shares is None:

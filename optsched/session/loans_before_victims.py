@@ -58,7 +58,7 @@ def lend_before_victims(
     Parameters
     ----------
     chosen, lent
-        A plan before and after lending. The verifier accepts `lent`.
+        The same plan before and after lending. The verifier accepts `lent`.
     lend
         Adds loans to a plan; returns the plan and its violations.
 
@@ -164,7 +164,7 @@ def _without_victims_for(
     queues = {problem.snapshot.gang_by_key[key].queue for key in gangs}
     placed = placed_gangs(actions) - {a.preemptor for a in actions if isinstance(a, Evict)}
     order = np.lexsort((problem.created_ms, each.tiers.of))[::-1]
-    # The other placed gangs in these queues without victims, least important first.
+    # The other placed gangs in these queues for which no pod is evicted, least important first.
     mates = [
         gang.key
         for gang in (problem.snapshot.gangs[g] for g in order.tolist())
@@ -184,7 +184,7 @@ def _without_victims_for(
 def _starts_all(
     found: Candidate, known: Candidate, gangs: frozenset[str], tier_of: Mapping[str, int]
 ) -> bool:
-    """Return whether a plan starts at least as many tasks of each relevant gang as a known plan.
+    """Return whether `found` starts at least as many tasks of each relevant gang as `known`.
 
     A gang is relevant if it is at least as important as the least important of `gangs`. The tasks
     of `gangs` must start immediately, without waiting for other pods to terminate.

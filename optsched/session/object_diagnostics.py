@@ -53,7 +53,7 @@ def find_flaws(
     if reads_topology:
         found += _tier_flaws(snapshot)
         return tuple(found)
-    # One error is enough, because the remedy is the same for all gangs with a hard topology.
+    # Only one error is reported, because its remedy applies to all gangs with a hard topology.
     unread = (gang for gang in snapshot.gangs if gang.uid and gang.derived(_stays_together))
     if (gang := next(unread, None)) is not None:
         message = (

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 _PAUSE: Final = 9
 """The pause after a partial result is stored, as a multiple of the time that storing it took.
 
-The pause limits storing to a tenth of a solve's time.
+The pause limits the time for storing to a tenth of a solve's time.
 """
 
 
 class ResumeError(Exception):
-    """Raised if a solve cannot resume from an earlier result; the message names the field."""
+    """Raised if a solve cannot resume from an earlier result; the message names the bad field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Recorder:
         self._offer_incumbent()
 
     def _offer_incumbent(self) -> None:
-        """Store the partial result if enough time has passed since it was last stored."""
+        """Store the partial result if enough time has passed since the last partial result."""
         if self.settings.keep is None or not (self._found or self._known):
             return
         clock = self.settings.clock

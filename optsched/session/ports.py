@@ -1,4 +1,4 @@
-"""The ports of a session: a clock, a store of rejected plans and a receiver of progress."""
+"""The interfaces of a session: clock, store of rejected plans and receiver of progress."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def avoid_inversions(
     -------
     Candidate
         A plan with fewer victims than `chosen` that places at least as many tasks of each gang that
-        is not inverted in `chosen`. If no candidate is such a plan, the result is `chosen`.
+        is not inverted in `chosen`. A gang is inverted if it gets capacity while higher-priority
+        pods in its queue are preempted. If no candidate is such a plan, the result is `chosen`.
 
     """
     actions = chosen.actions or ()

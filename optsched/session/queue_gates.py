@@ -113,7 +113,7 @@ class _RemainingQuota:
             for each in rules.enforced
             if Switch.ALLOCATABLE in each.switches
         )
-        # The greedy states of the rules that limit queue usage.
+        # The state that each quota rule keeps, as in the greedy pipeline.
         self._ceilings: list[Greedy] = [
             state
             for state in states

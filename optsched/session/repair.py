@@ -144,7 +144,7 @@ def repair_actions(
         blamed = {v.gang for v in violations if v.gang in served}
         if not blamed:
             named = (named_gangs(snapshot, actions, v.where) for v in violations)
-            # If no gang is named, all gangs with actions are at fault.
+            # If the violations name no gang, all gangs with actions are at fault.
             blamed = served & set[str]().union(*named) or served
         if not blamed:
             return None
@@ -202,7 +202,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """Assign other reclaimers to needless victims as long as this makes fewer victims needless."""
+    """Assign other reclaimers to needless victims as long as this reduces their number."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         # Each variant of the actions assigns another reclaimer to one needless victim.

@@ -55,8 +55,8 @@ def place_pods(
     """Place the pods of a snapshot in which the victims of `clearing` are terminating.
 
     `previous` is a problem that speeds up compiling and does not change the result. The search
-    starts from the better of the warm start's and the pipeline's placements, and leaves `kept_ms`
-    milliseconds for later searches.
+    starts from the placements of the warm start or of the greedy pipeline, whichever are better,
+    and leaves `kept_ms` milliseconds for later searches.
     """
     session = attempt.session
     policy, measure = session.policy, session.clock.measure
@@ -167,7 +167,7 @@ def _list_bases(each: Round) -> list[Solution]:
 
 
 def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solution:
-    """Return the solver's solution, or the start solution if it is ideal or no solver is used."""
+    """Return the solver's solution, or `start` if `start` is ideal or no solver is used."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver
     progress_callback = session.history.begin(problem, levels, start)
@@ -185,11 +185,11 @@ def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solu
 
 
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
-    """Return a context in which the pipeline computes a plan with evictions during a solve.
+    """Return a context manager that runs the evicting pipeline while the solver works.
 
     The pipeline runs only if pods may be evicted; otherwise, the session does not read the
-    pipeline's plan. Plugin failures are suppressed in this context, because they recur when the
-    plan is read.
+    pipeline's plan. Plugin failures are suppressed meanwhile, because they recur when the plan is
+    read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

@@ -74,7 +74,7 @@ class History:
         self.incumbents.append(Incumbent(self.turn, binds, solution.results))
 
     def adopt(self, other: History) -> None:
-        """Merge a history that was not reported, and report its progress and incumbents."""
+        """Merge the history of another search, and report its progress and incumbents."""
         for progress in other.progress:
             self.note(progress)
         for incumbent in other.incumbents:

@@ -1,8 +1,8 @@
 """The searches of an attempt: rounds with and without victims, and the candidate plans.
 
 The result of a search depends on how its time is divided, so a longer search may find a worse plan.
-With a large budget, the session therefore first runs searches with a tenth of the budget. The plans
-of the shorter searches also become candidates.
+With a large time budget, the session therefore first runs searches with a tenth of the budget. The
+plans of the shorter searches also become candidates.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Searched:
 
 
 def run_searches(attempt: Attempt) -> Searched:
-    """Run shorter searches if the budget is large, then the main search with the remaining time."""
+    """Run shorter searches if the time budget is large, then the main search in the time left."""
     session = attempt.session
     known, warm_start = attempt.reserved.problem, session.context.warm_start
     earlier: list[Candidate] = []
@@ -61,7 +61,8 @@ def run_searches(attempt: Attempt) -> Searched:
         session.clock.add(brief.session.clock)
         results, solver = rounds.first.solutions[0].results, brief.session.context.solver
         # Further searches would change nothing if no pod may be evicted and all levels are optimal,
-        # or if all solves proved optimality. The latter is not recorded if searches use a clock.
+        # or if all solves proved optimality. Whether all solves proved optimality is recorded only
+        # for searches without a time limit.
         is_proved = not rounds.can_evict and all(r.status is LevelStatus.OPTIMAL for r in results)
         if is_proved or (isinstance(solver, _ProofRecorder) and solver.has_proved):
             session.history.adopt(brief.session.history)
@@ -166,8 +167,8 @@ def list_searched(rounds: Rounds) -> list[Candidate]:
 def _is_best(found: Round, *, can_evict: bool) -> bool:
     """Return whether a round is at least as good as any candidate on the levels over gangs.
 
-    A round's bounds hold only for its evictions. If the policy permits other evictions, the round
-    is best only if it reaches the ideal values.
+    The bounds of a round hold only for the evictions of this round. If the policy permits other
+    evictions, the round is best only if it reaches the ideal values.
     """
     solution = found.solutions[0]
     if can_evict:
@@ -209,7 +210,7 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
 
 
 def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline]:
-    """Yield pipelines that order gangs by tiers, order them by plugins, or keep reservations."""
+    """Yield pipelines: gangs in the order of tiers, in the order of plugins, with reservations."""
     session, problem = attempt.session, first.problem
     is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
     # Without victims, the pipeline ordered by tiers gives the same plan as the first round.

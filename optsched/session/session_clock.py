@@ -132,9 +132,9 @@ class SessionClock:
     def shorter_limits(self) -> tuple[Limits, ...]:
         """The limits of the shorter searches that precede the main search, smallest first.
 
-        Each search's budget is a tenth of the next one's, and at least `LEAST_SHORTER_MS`. Without
-        a budget, the deterministic time is divided by ten in the same way, with the minimum
-        `LEAST_SHORTER_S`. Once a search has run, the result is empty.
+        The budget of each search is a tenth of the next search's budget, and at least
+        `LEAST_SHORTER_MS`. Without a budget, the deterministic time is divided by ten in the same
+        way, with the minimum `LEAST_SHORTER_S`. Once a search has run, the result is empty.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -153,7 +153,7 @@ class SessionClock:
         return SessionClock(self._clock, limits, None)
 
     def add(self, shorter: SessionClock) -> None:
-        """Add the time of shorter searches, and subtract their budget from this clock's budget."""
+        """Add the times of a shorter search, and subtract its budget from this clock's budget."""
         for phase, seconds in shorter.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         budget_ms, taken_ms = self._given_limits.budget_ms, shorter.limits.budget_ms

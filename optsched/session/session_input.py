@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from optsched.session.guarantees import Unheld
 
 EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gangreclaim": RECLAIM}
-"""Maps each evicting action of a policy to the kind of eviction that it permits to a solver."""
+"""Maps each evicting action of a policy to the eviction that it permits: preempt or reclaim."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 AT_LATEST_MS: Final = 60_000
-"""Time in ms after which a proved decision is made again, in case some rule depends on time."""
+"""Time in ms after which a plan proved optimal is computed again, as a rule may depend on time."""
 
 SOON_MS: Final = 5_000
-"""Time in ms after which an unproved decision is made again; it doubles with each repetition.
+"""Time in ms after which a plan not proved optimal is computed again; each repetition doubles it.
 """
 
 MOST_TIMES: Final = 4
 """Maximum factor by which a session's budget grows when the session repeats a decision."""
 
 OTHERS_MS: Final = 1_000
-"""Time in ms after which a decision that used replies of an external service is repeated.
+"""Time in ms after which a plan that depends on replies of an external service is computed again.
 
 The replies of external services may change without notice.
 """

@@ -31,7 +31,7 @@ def limits_of(
     seed: int = 0,
     gap: float | None = None,
 ) -> Limits:
-    """Return the limits of a solve; if `gap` is set, each level is solved to within this gap."""
+    """Return the limits of a solve; if `gap` is set, the solver stops at this gap on each level."""
     work = policy.budgets.deterministic_s
     if deterministic:
         work = seconds or work

@@ -21,7 +21,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """Minimum time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""Usage is written if it differs by more than this fraction from the decayed value last written."""
+"""A usage is written if it differs from the decayed written usage by more than this fraction."""
 
 
 class UsageKeeper:

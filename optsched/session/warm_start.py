@@ -44,10 +44,10 @@ EARLIER = "an earlier search"
 """Engine name of decisions that come from a warm start."""
 
 LEAST_MS = 100
-"""Minimum budget of a search between sessions, in milliseconds."""
+"""Minimum time budget of a search between sessions, in milliseconds."""
 
 KEPT_MS = 50
-"""Searches end this many milliseconds before the next session, so that it starts on time."""
+"""Searches end this many milliseconds before the next session, so the session starts on time."""
 
 MOST_ACTIONS = 20
 """A search runs while a plan is executed only if the plan has at most this many actions."""
@@ -140,8 +140,9 @@ def start_from(
 ) -> Solution | None:
     """Return a solution with a warm start's valid placements and further greedy placements.
 
-    A gang is dropped if one of its tasks no longer waits, if a node was deleted or lacks idle
-    capacity, or if the greedy decision on the gang is final. The solution is not verified yet.
+    A gang of the warm start is dropped if one of its tasks no longer waits, if a node was deleted
+    or lacks idle capacity, or if the greedy pipeline's decision on the gang is final
+    (`Solution.final`). The solution is not verified yet.
 
     Returns
     -------

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key in `click.Context.meta`; the value maps each temporary file to the input that it copies."""
+"""Key in `click.Context.meta`; the value maps each temporary file to the name of its source."""
 
 
 def name_inputs(text: str) -> str:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _BY_WEBHOOK: Final = "denied the request"
 """Text that identifies a webhook's denial in an error message.
 
-The HTTP status does not identify a denial: a missing permission may have the same status.
+The HTTP status does not identify a denial: the API server may also send this status to a user
+without the necessary permission.
 """
 
 _MISSING_RIGHT: Final = re.compile(
@@ -59,7 +60,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
-        self.exit_code = code.value  # type: ignore[misc]  # the code differs by instance
+        self.exit_code = code.value  # type: ignore[misc]  # the exit code differs between instances
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Connection:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add `--kubeconfig` and `--master` to a command, and pass both to it as `connection`."""
+    """Add `--kubeconfig` and `--master` to a command, which gets their values as `connection`."""
 
     @click.option(
         "-k",
@@ -211,16 +212,16 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 
 
 async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
-    """Return the result of a call, or `otherwise` if the user lacks the permission for it.
+    """Return the result of `work`, or `otherwise` if the API server forbids the request.
 
-    `subject` states what is missing in the output, such as "the events are not shown".
+    `subject` states what the command does not print, such as "the events are not shown".
     """
     from optsched.kube.client.errors import Forbidden
 
     try:
         return await work
     except Forbidden as e:
-        # An unrecognised message of the API server is shown unchanged.
+        # If the API server's message does not match the pattern, it is printed unchanged.
         found, text = _MISSING_RIGHT.search(e.message), e.message
         if found is not None and found["resource"] == "namespaces" and found["namespace"]:
             text = f"you may not {found['verb']} namespace {found['namespace']}"

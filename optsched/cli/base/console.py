@@ -44,7 +44,7 @@ class PlainConsole(Console):
                 yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
-        """Return a status line; if the console is no terminal, it prints one line per minute."""
+        """Return a status line; without a terminal, its text is printed once per minute."""
         return PlainStatus(self, status)
 
 
@@ -72,7 +72,7 @@ class PlainStatus(Status):
             print_text(self.console, self._latest, "dim")
 
     def _print_unchanged(self) -> None:
-        """Print the latest text and the elapsed time after `PROGRESS_EVERY_S` without a line."""
+        """Print the latest text again if no line was printed for `PROGRESS_EVERY_S` seconds."""
         while not self._done.wait(max(self._shown_s + PROGRESS_EVERY_S - time.monotonic(), 1.0)):
             if time.monotonic() - self._shown_s >= PROGRESS_EVERY_S and self._latest:
                 self._shown_s = time.monotonic()
@@ -98,7 +98,7 @@ class PlainStatus(Status):
 
 
 def stdout() -> Console:
-    """Return the stdout console; if it is no terminal, it has at least `PIPED_WIDTH` columns."""
+    """Return the stdout console; it has at least `PIPED_WIDTH` columns if it is not a terminal."""
     return _wide_enough(PlainConsole())
 
 

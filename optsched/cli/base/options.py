@@ -64,7 +64,7 @@ class ParsedText(click.ParamType[T]):
         self.name, self._parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ANN401  click's
-        """Parse a text; a default of another type is returned unchanged."""
+        """Parse a text; a default value that is not a string is returned unchanged."""
         if not isinstance(value, str):
             default: T = value
             return default
@@ -101,7 +101,7 @@ MOST_CHARACTERS: Final = 253
 
 
 def _name_type(rule: str, is_valid: Callable[[str], bool]) -> ParsedText[str]:
-    """Return an option type for names that `is_valid` accepts; `rule` states how to write them."""
+    """Return an option type for names that `is_valid` accepts; `rule` describes valid names."""
 
     def parse(text: str) -> str:
         if not text:
@@ -391,7 +391,7 @@ tenant_claim_options: Final = add_options(
         help="Set if the running scheduler has this flag: guarantees override disruption budgets.",
     ),
 )
-"""Adds the flags of `optsched scheduler` that concern priorities, devices and budgets."""
+"""Adds the flags of `optsched scheduler` that a prediction for a live cluster also needs."""
 
 
 def form_option(forms: Sequence[str], default: str = TABLE) -> Callable[[Command], Command]:

@@ -85,7 +85,7 @@ def read_standard_input() -> bytes:
     """Read stdin to its end; raise `BadInput` for an infinite device."""
     if sys.stdin is None:
         raise BadInput("the standard input: is closed: name a file")
-    with suppress(UnsupportedOperation):  # A buffer in memory has no descriptor.
+    with suppress(UnsupportedOperation):  # An in-memory stdin has no descriptor.
         _refuse_device(sys.stdin.fileno(), "the standard input")
     return sys.stdin.buffer.read()
 
@@ -104,7 +104,7 @@ def check_finite(path: Path) -> None:
 
 
 def _refuse_device(number: int, name: str) -> None:
-    """Raise `BadInput` if an open file is an infinite device; `number` is its descriptor."""
+    """Raise `BadInput` if an open file is an infinite device; `number` is its file descriptor."""
     found = os.fstat(number)
     if not _is_device(found.st_mode) or os.isatty(number):
         return
@@ -195,7 +195,7 @@ class WatchedFile(InputPath):
 
 
 class ModelSource(click.ParamType[str]):
-    """A model name, a model file's path, or empty; a pipe or `-` is copied to a temporary file."""
+    """A model name, a path, or empty; a model file from a pipe or stdin is copied to a file."""
 
     name = "text"
 
@@ -217,7 +217,7 @@ class ModelSource(click.ParamType[str]):
 
 
 def single_model(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str:
-    """Return the model if exactly one is given; otherwise raise click.BadParameter."""
+    """Return the only value of `--model`; raise click.BadParameter unless it has one value."""
     if len(given) == 1:
         return given[0]
     message = f"only one model is accepted, {len(given)} are given ({', '.join(given)}): give one"

@@ -2,7 +2,7 @@
 
 A session creates many small objects that live until it ends. With Python's default thresholds, the
 garbage collector traverses a session's objects again and again. In a large session, garbage
-collection then takes a fifth of the time.
+collection then takes a fifth of the session's running time.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def policy_from(
     plugins_dir: Path | None,
     load: Callable[[PluginSource], Policy],
 ) -> Policy:
-    """Call `load` and return its policy; exit with 2 if the policy is invalid."""
+    """Return the policy that the function `load` reads; exit with 2 if the policy is invalid."""
     try:
         policy = load(plugin_source_of(plugins_dir))
     except PolicyError as e:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ready_containers(pod: Raw) -> str:
-    """Return ready and total counts of a pod's containers and sidecars, such as 1/2."""
+    """Return how many containers of a pod, sidecars included, are ready, such as 1/2."""
     status = _status(pod)
     sidecars = _sidecars(pod)
     init = status.get("initContainerStatuses") or ()
@@ -378,11 +378,11 @@ JOB_TEMPLATES: Final = Table(
 )
 
 
-def _decode_flow(obj: Raw) -> Any:  # noqa: ANN401  a JobFlow, never None
+def _decode_flow(obj: Raw) -> Any:  # noqa: ANN401  the value is a JobFlow
     return parse_jobflow(obj)[0]
 
 
-def _decode_template(obj: Raw) -> Any:  # noqa: ANN401  a JobTemplate, never None
+def _decode_template(obj: Raw) -> Any:  # noqa: ANN401  the value is a JobTemplate
     return parse_jobtemplate(obj)[0]
 
 

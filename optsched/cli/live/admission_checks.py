@@ -164,7 +164,7 @@ class QuotaUsage:
             self._quotas.append(_ScopedQuota(quota, expressions))
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Add pods to the usage; return why they exceed a quota, and whether they always will."""
+        """Add pods to the usage; return why they exceed a quota, and whether they alone do."""
         charges = self._list_charges(namespace, pods)
         self._charge(charges)
         over = next((charge for charge in charges if charge.exceeds), None)
@@ -178,7 +178,7 @@ class QuotaUsage:
         return Reason(ReasonCode.QUOTA, message), over.request > over.hard
 
     def add_fitting(self, namespace: str, pods: Sequence[Raw]) -> tuple[list[Raw], Reason | None]:
-        """Add each pod that fits; return the added pods, and why the other pods do not fit."""
+        """Add each pod that fits the quotas; return these pods, and why the others do not fit."""
         kept: list[Raw] = []
         first: _QuotaRequest | None = None
         for pod in pods:

@@ -108,7 +108,7 @@ def _nested_lines(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:
 
 
 def _field_lines(head: str, value: object) -> Iterator[str]:
-    """Yield a field name and its value; lines after the first are aligned with the first."""
+    """Yield a field name and its value; further lines of the value align with its first line."""
     text = NOTHING if value is None or value in ({}, []) else str(value)
     if isinstance(value, bool):
         text = text.lower()

@@ -356,7 +356,7 @@ def explain(
 
     The exit code is 8 if the job waits, 9 if it can never start, and otherwise 0.
     """
-    # The imports for the queue order (rules and engines) take a second.
+    # The import of the modules that compute the queue order takes a second.
     from optsched.cli.live.explain_job import explain_job
 
     options = DecodeOptions(

@@ -80,7 +80,7 @@ def _manifests(path: str, kind: Kind, namespace: str) -> tuple[Manifest, ...]:
 
 
 def _raise_all(failures: Sequence[Failure]) -> None:
-    """If there are failures, raise one `Failure` with all messages and the first exit code."""
+    """If there are failures, raise a `Failure` with all messages and the exit code of the first."""
     if failures:
         text = "\n".join(failure.message for failure in failures)
         raise Failure(text, Exit(failures[0].exit_code))

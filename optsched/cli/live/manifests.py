@@ -261,8 +261,7 @@ def read_file_objects(path: str) -> tuple[FileObject, ...]:
         if not has_object_fields(part.value) or not isinstance(
             part.value["metadata"].get("name"), str
         ):
-            # Errors in the metadata are more precise than `_NO_OBJECT`, so they are reported
-            # instead.
+            # The messages about errors in the metadata are more precise than `_NO_OBJECT`.
             errors: list[FieldError] = []
             if has_object_fields(part.value):
                 parse_meta(part.value, errors)

@@ -313,7 +313,7 @@ def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Ga
 
 
 def _dry_run_request(connection: Connection, request: _Request, cluster: Cluster) -> _Request:
-    """Dry-run a request and return it with its objects as mutated by admission."""
+    """Dry-run the objects of a what-if request; return the request as mutated by admission."""
     added, present = (
         {(str(obj.get("kind")), name_of(obj)) for obj in objects}
         for objects in (request.objects, cluster.objects)
@@ -396,7 +396,7 @@ async def _dry_run_gang(
 
 
 def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
-    """Raise `Failure` for a job whose pods name no scheduler in `names`."""
+    """Raise `Failure` for a job if no pod of it has a `schedulerName` in `names`."""
     for gang in request.gangs:
         found = sorted({str(pod["spec"].get("schedulerName") or "") for pod in gang.pods})
         is_exempt = gang.job is None or gang.rejection or not found
@@ -461,7 +461,7 @@ def _decide(
 
 @dataclass(frozen=True, slots=True)
 class _QuotaResult:
-    """A request without the pods that exceed a ResourceQuota.
+    """A what-if request without the pods that exceed a ResourceQuota.
 
     Attributes
     ----------
@@ -478,7 +478,7 @@ class _QuotaResult:
 
 
 def _limit_by_quotas(objects: Sequence[Raw], request: _Request) -> _QuotaResult:
-    """Keep a request's pods, in order of creation, as long as they fit into the ResourceQuotas."""
+    """Check the request's pods against the ResourceQuotas, in order of creation."""
     usage = QuotaUsage([*objects, *request.objects])
     over: dict[str, tuple[Reason, bool]] = {}
     beyond: dict[str, tuple[Reason, int]] = {}

@@ -377,10 +377,10 @@ class _Run:
     # --- results ---------------------------------------------------------------------------------
 
     def truncate_partial_event(self) -> str:
-        """Remove the partial event that a full disk left; return a message about the kept events.
+        """Remove the event that a full disk truncated; return a message about the complete events.
 
         `result.json` is already marked incomplete. If the disk has space again, `result.json` is
-        rewritten with the number of kept events.
+        rewritten with the number of complete events.
         """
         if self.flags.out is None:
             return "no events are kept"

@@ -339,7 +339,7 @@ def _job_of(
     identity: InstanceIdentity,
     files: ModelFiles,
 ) -> SolveJob:
-    """Return the solve for one model that the user named.
+    """Return the solve job for one value of the option `--model`.
 
     The exit code is 2 if the result to resume from is missing, or is for another instance or model.
     """

@@ -238,7 +238,7 @@ _ROWS: Final = (
 
 
 def show_models(console: Console, measured: Sequence[tuple[str, PlanMeasures]]) -> None:
-    """Print the measures of each model, with the differences from the first model."""
+    """Print the measures of each model's plan, with the differences from the first model's plan."""
     table = Table(title="models", title_justify="left", box=None, pad_edge=False)
     table.add_column("figure")
     for number, (name, _) in enumerate(measured):

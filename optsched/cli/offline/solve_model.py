@@ -40,7 +40,7 @@ _BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """Whether a solve should stop, and the signal that requested it."""
+    """Whether a solve should stop, and the signal that requested the stop."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -101,7 +101,7 @@ class ModelFiles:
         )
 
     def written(self) -> Sequence[Path]:
-        """Return the paths of the plan and the result that are not None."""
+        """Return the paths of the plan file and the result file, without paths that are None."""
         return [path for path in (self.out, self.result) if path is not None]
 
 
