@@ -175,7 +175,7 @@ _REACHED: Final = {
     "Completed": ("Succeeded",),
     "Pending": ("Pending", "Running", "Succeeded"),
 }
-"""Maps the phase in a probe to the pod phases that satisfy it."""
+"""Maps the phase in a probe to the pod phases that satisfy the probe."""
 
 
 def _check_dependencies(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:

@@ -92,8 +92,8 @@ class _DesiredState:
 def reconcile(queue: Manifest, world: World) -> Effects:
     """Return the writes that bring a queue to its desired state.
 
-    Commands, the parent queue and the queue's PodGroups determine the desired state. A crash
-    between two writes is harmless because of their order. `volcano.sh/closed-by-parent` is set
+    Commands, the parent queue and the queue's PodGroups determine the desired state. The order of
+    the writes makes a crash between two writes harmless. `volcano.sh/closed-by-parent` is set
     before the state becomes Closing or Closed, and removed after the state becomes Open. Commands
     are deleted last.
     """

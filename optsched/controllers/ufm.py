@@ -69,7 +69,8 @@ def read_links(body: bytes) -> tuple[Link, ...]:
 def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return a (leaf switch, hosts) pair for each group of hosts that leaf switches connect.
 
-    The switch is the one whose name sorts first in the group. Pairs and hosts are sorted by name.
+    If a group has several leaf switches, its pair names the alphabetically first switch. Pairs and
+    hosts are sorted by name.
     """
     hosts_of: defaultdict[str, set[str]] = defaultdict(set)
     switches_of: defaultdict[str, set[str]] = defaultdict(set)

@@ -177,8 +177,8 @@ def commands(
             # etcd cannot advertise a Unix socket. Only other etcd members would use the advertised
             # address, and this member is the only one.
             "advertise-client-urls": "http://localhost:2379",
-            # Even a single member must listen for peers. The member listens on an arbitrary free
-            # port and trusts only its own certificate.
+            # Even a single etcd member must listen for peers. The member listens on an arbitrary
+            # free port and trusts only its own certificate.
             "listen-peer-urls": "https://127.0.0.1:0",
             "peer-cert-file": layout.pki / "server.crt",
             "peer-key-file": layout.pki / "server.key",

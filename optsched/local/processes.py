@@ -67,8 +67,8 @@ def spawn(
 def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return the process ids of the running commands, keyed by name; zombies are ignored.
 
-    The result has the order of `commands`. Process ids do not show the start order, because the
-    kernel continues with low ids after the highest id.
+    The names in the result have the same order as in `commands`. Process ids do not show the start
+    order, because the kernel continues with low ids after the highest id.
     """
     found: dict[str, int] = {}
     for entry in PROC.iterdir():
@@ -145,7 +145,7 @@ def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, 
     Raises OSError if no port is free.
     """
     with ExitStack() as held:
-        # Keep each port bound until all are chosen; otherwise two names could get the same port.
+        # Keep each port bound until all ports are chosen; otherwise two names could share a port.
         sockets = {name: held.enter_context(_bind(earlier.get(name))) for name in names}
         return {name: bound.getsockname()[1] for name, bound in sockets.items()}
 

@@ -44,7 +44,7 @@ class CronError(UnitError):
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One of the five fields of a schedule: its bounds and the names that it accepts."""
+    """One of the five fields of a cron schedule: the bounds and names that the field accepts."""
 
     name: str
     low: int

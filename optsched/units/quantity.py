@@ -89,7 +89,7 @@ class Quantity:
 def parse_quantity(text: str) -> Quantity:
     """Parse a quantity; raises `QuantityError` if the API server would reject it.
 
-    Fractions of a nano are rounded away from zero, as in apimachinery.
+    Fractions of a billionth are rounded away from zero, as in apimachinery.
     """
     match = _GRAMMAR.fullmatch(text) if 0 < len(text) <= _MAX_TEXT else None
     if match is None:
@@ -233,9 +233,9 @@ def parse_resource_list(
     """Parse a ResourceList into base units; returns amounts and an error per invalid amount.
 
     `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
-    if others are invalid. Error messages name the list by `path`. If `whole_devices` is true, a
-    fraction of a device is an error, as in pod requests at the API server. The amount is still
-    returned, rounded up.
+    if others are invalid. Error messages give `path` as the path of the list. If `whole_devices` is
+    true, a fraction of a device is an error, as in pod requests at the API server. A fractional
+    amount is still returned, rounded up.
     """
     if obj is None:
         return {}, []

@@ -80,7 +80,7 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
 
 
 _MAX_DIGITS: Final = 20
-"""Maximum number of digits of an integer flag, because Go parses it as a 64-bit integer."""
+"""Maximum number of digits of an integer flag; Go parses the value as a 64-bit integer."""
 
 
 Container = dict[str, Any]

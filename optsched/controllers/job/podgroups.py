@@ -121,7 +121,7 @@ def minimums(job: Job) -> dict[str, Any]:
 
 
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
-    """Return the total requests and quota usage of the pods that count towards the minimum."""
+    """Return the sum of requests and quota usages over the job's minimum number of pods."""
     ordered = sorted(first_tasks(job), key=lambda task: -_read_priority(task, get_class))
     # Count each task's `minAvailable` pods first, then other pods up to the job's minimum.
     limits = [

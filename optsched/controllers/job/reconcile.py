@@ -1,7 +1,7 @@
 """Reconcile one job with its pods, PodGroup, PVCs and plugin objects.
 
 The controller first writes its decision to the job's status, and then changes the objects until
-they match it. If the controller restarts between the write and the changes, it continues from the
+they match it. If the controller restarts between these two steps, it continues from the job's
 status.
 """
 

@@ -45,7 +45,7 @@ _REMEMBERED: Final = 512
 
 
 def find_closures(node: Node | None) -> frozenset[str]:
-    """Return why a node accepts no pods: a subset of `cordoned`, `not ready`, `gone`."""
+    """Return the reasons why a node accepts no pods: some of `cordoned`, `not ready`, `gone`."""
     if node is None:
         return frozenset({"gone"})
     reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))
@@ -233,7 +233,7 @@ class ClusterCache:
     ) -> str:
         """Assume that a task is bound; return the task's UID.
 
-        The assumption ends with the watch event that confirms the bind, or with `forget`.
+        The assumption ends when a watch reports that the pod is bound or deleted, or with `forget`.
         """
         self.version += 1
         self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)
@@ -382,7 +382,7 @@ class ClusterCache:
         return self._objects.devices.refresh().classes.get(name)
 
     def queue_of(self, gang: str) -> str:
-        """Return a gang's queue in the last snapshot; empty if the gang was not in it."""
+        """Return a gang's queue in the last snapshot; empty if the snapshot lacks the gang."""
         known = self._objects.gangs.find_gang(gang)
         return "" if known is None else known.queue
 
@@ -422,7 +422,7 @@ class ClusterCache:
         return any(known is not None and uid in ("", known) for known in uids)
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """Build a snapshot of the current state, which reuses the values of unchanged objects."""
+        """Build a snapshot of the current state; unchanged objects keep their previous values."""
         versions = self._versions.items()
         known = (each.namespaces for kind, each in versions if kind.namespaced)
         return self._objects.build(now_ms, set().union(*known))

@@ -216,9 +216,8 @@ class Store:
         """Apply an event from the watch of one scope of a kind.
 
         The watch of a scope also reports a deletion when an existing object leaves the scope. If
-        another scope still selects the object, the stored version is at least as new as the
-        event's. If the object was deleted, the event has a newer resource version than the stored
-        object.
+        another scope still selects the object, the stored object is at least as new as the event.
+        If the object was deleted, the event has a newer resource version than the stored object.
         """
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
@@ -244,7 +243,7 @@ class Store:
             self._store_object(kind, obj)
 
     def record_unwatched(self, ref: Ref, obj: Raw) -> None:
-        """Record the metadata of an unwatched object that has the name of an object to create."""
+        """Record the metadata of an unwatched object whose name prevented a creation."""
         if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
             self._unwatched.add(ref, (self._clock.now_ms(), obj))
 
@@ -281,7 +280,7 @@ class Store:
             known = objects.lookup(*key)
             if known is None or key in listed or not scope.includes(known):
                 continue
-            # An object that is newer than the list may be missing from it.
+            # An object that is newer than the list may be missing from the list.
             if not page.resource_version or not _is_older(page.resource_version, known):
                 self._remove_object(kind, known)
         listed.clear()

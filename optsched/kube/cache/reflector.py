@@ -41,8 +41,8 @@ RETRIES: Final = BackoffSteps(first_s=0.2, max_s=15.0)
 AWAY_S: Final = 2.0
 """Maximum delay in seconds while the server is unavailable, so that watches resume soon.
 
-The limit applies until a request succeeds: a restarted server may first report expired versions or
-uninitialized storage.
+This maximum applies until a request succeeds, because a restarted server may first report expired
+versions or uninitialized storage.
 """
 
 ABSENT_S: Final = 60.0
@@ -99,7 +99,7 @@ class StartWatch:
 
 
 class ReflectorState:
-    """The state of listing and watching one kind, which determines the next request."""
+    """The state of one kind's list and watch; it determines the next request."""
 
     def __init__(
         self, chance: Callable[[], float], absent: tuple[type[KubeError], ...] = ()

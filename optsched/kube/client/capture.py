@@ -43,8 +43,8 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
                 raise
             continue
         for obj in objects:
-            # Only snapshot files have the removed annotations; in a live cluster, a user must have
-            # set them.
+            # Snapshot annotations belong only in snapshot files; in a live cluster, a user has set
+            # them.
             kept = without_snapshot_annotations(obj)
             meta = {key: value for key, value in kept["metadata"].items() if key not in _METADATA}
             annotations = {**(meta.pop("annotations", None) or {})}

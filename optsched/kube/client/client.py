@@ -119,7 +119,7 @@ class _Request:
 
 
 def preconditions(uid: str, version: str) -> dict[str, str]:
-    """Return the metadata that an object must have for a write; empty values are not checked."""
+    """Return the metadata that a written object must have; empty values are not checked."""
     known = {"uid": uid, "resourceVersion": version}
     return {name: value for name, value in known.items() if value}
 
@@ -395,7 +395,7 @@ async def connect(
 
 
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
-    """Fill a configuration; return the loader that renews credentials, or None inside a pod."""
+    """Fill the client configuration; return the loader that renews credentials, None in a pod."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     places = "the pod's service account" if is_inside else kubeconfig or default_places()
     try:
@@ -425,9 +425,9 @@ def _is_in_cluster(environment: Mapping[str, str]) -> bool:
 
 
 def _path(ref: Ref, subresource: str = "") -> str:
-    """Return an object's path; raises NotFound if its name is not a valid object name.
+    """Return an object's URL path; raises NotFound if its name is not a valid object name.
 
-    Users write object names in annotations, so a name must not change the request path.
+    Users write object names in annotations, so a name must not lead to another URL path.
     """
     if not is_path_segment(ref.name):
         raise NotFound(HTTPStatus.NOT_FOUND, "NotFound", f"no object has the name {ref.name!r}")
@@ -515,7 +515,7 @@ async def patch_current(
 
 
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
-    """Return a namespace's pods with a PodGroup, reduced to the fields about the PodGroup.
+    """Return the pods in a namespace that name a PodGroup, reduced to the fields about it.
 
     Other fields are dropped as each page arrives, so a large namespace takes little memory.
     """

@@ -42,7 +42,7 @@ def is_http_address(text: str) -> bool:
 
 
 def default_places() -> str:
-    """Return the value of KUBECONFIG, or the default kubeconfig path if it is not set."""
+    """Return the value of KUBECONFIG, or the default kubeconfig path if KUBECONFIG is not set."""
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
@@ -98,7 +98,7 @@ def find_mistake(places: str, server: str = "") -> str:
     """Return the first mistake in kubeconfig files; empty if there is none.
 
     `places` lists the paths as in `explain_unreadable`, with each pipe replaced by `copy_pipes`.
-    `server` is an address that overrides the files, or empty.
+    `server` is an address that overrides the servers in the files, or an empty string.
     """
     paths = list_paths(places)
     several = len(paths) > 1

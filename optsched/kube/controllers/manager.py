@@ -2,7 +2,7 @@
 
 Watch events and this process's writes queue the keys of the objects to reconcile. Only one worker
 at a time reconciles the object of a key, in its current state. The effects of a reconciliation are
-executed before the key is reconciled again. A crash loses no work, because the next leader
+executed before the object is reconciled again. A crash loses no work, because the next leader
 reconciles every object once.
 """
 
@@ -59,7 +59,7 @@ NUMBERS_EVERY_S: Final = 2.0
 """Minimum interval in seconds between two status writes that may be deferred."""
 
 WARN_AGAIN_AFTER: Final = 5
-"""Number of consecutive failures of a key after which the failure is logged again."""
+"""Number of consecutive failures to reconcile an object after which a failure is logged again."""
 
 _REMEMBERED: Final = 256
 """Maximum number of objects for which the time of the last status write is remembered."""
@@ -227,9 +227,9 @@ class Manager:
             self._wake(kind, [obj for obj in (before, after) if obj is not None])
 
     def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
-        """Queue the keys that a change affects.
+        """Queue the keys of the objects to reconcile after an object has changed.
 
-        `objs` holds the object's states before and after the change.
+        `objs` holds the states of the changed object before and after the change.
         """
         for number in self._interested[kind]:
             controller = self._controllers[number]

@@ -4,9 +4,9 @@ An object has one event for each reason. The event is written as soon as the rea
 the reason applies, the event is updated after 1 minute, after 5 more minutes, and then every 30
 minutes. An update changes the event's count and time. The event name is derived from the object and
 the reason, so a restarted scheduler or another replica updates the same event. An event contains
-the time at which its reason occurred, even if it is written later. The number of concurrent event
-requests is low, so events do not delay binds. If too many events wait, the oldest waiting events
-are dropped.
+the time at which its reason occurred, not the time of the write. The number of concurrent event
+requests is low, so events do not delay binds. If too many events wait to be written, the oldest of
+these events are dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEEP_AT: Final = 1_000
-"""Number of remembered events at which events about deleted objects are forgotten."""
+"""Number of remembered events that causes events about deleted objects to be forgotten."""
 
 MAX_CONCURRENT: Final = 4
 _NAME: Final = 200

@@ -244,8 +244,8 @@ class Elector:
 class ProcessElection:
     """The leader election of one process; without an election, the process always leads.
 
-    `leadership` holds whether this process leads, and its term. `is_contested` is true if
-    other processes may lead.
+    `leadership` holds whether this process leads, and the number of its current term.
+    `is_contested` is true if other processes may lead.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Queues of keys to reconcile, and queues of values to write.
+"""Queues of the keys of objects to reconcile, and queues of values to write.
 
 `WorkQueue` holds keys to reconcile, as in client-go: one worker at a time handles a key, which is
 queued only once. `WriteQueue` holds values to write, in order of arrival. For each key, it keeps
@@ -168,7 +168,7 @@ class WriteQueue(Generic[K, V]):
                 continue
             pause_s = min(outage.next_delay(), AWAY_S)
             if outage.failures > 1:
-                # An unreachable server affects all keys, so the worker pauses.
+                # An unreachable server affects the writes of all keys, so the worker pauses.
                 await self._timing.sleep(pause_s)
 
     async def _write_once(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:

@@ -207,7 +207,7 @@ class Evictor:
         self._has_none = asyncio.Event()
         self._has_none.set()
         self._evicted_uids: dict[str, dict[str, str]] = {}
-        """UIDs of evicted pods, keyed by gang and pod name; kept as long as the gang exists."""
+        """UIDs of evicted pods, by gang and pod name; the UIDs are kept while the gang exists."""
         self._outbox: WriteQueue[str, _Pending] = WriteQueue(
             lambda _, pending: self._evict(pending),
             context.timing,

@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from optsched.session.session import Report
 
 SETTLE_S: Final = 0.05
-"""Seconds to wait for more changes after a change, because a gang's pods are created one by one."""
+"""Seconds to wait after a change of the cluster: a gang's pods are created one by one."""
 
 POLL_S: Final = 1.0
-"""Maximum interval in seconds between two loop cycles without a change."""
+"""Maximum interval in seconds between two loop cycles while the cluster does not change."""
 
 STUCK_S: Final = 120.0
-"""Seconds without a loop cycle after which the loop is reported as stuck."""
+"""If no loop cycle starts for this number of seconds, the loop is reported as stuck."""
 
 MAX_FAULTS: Final = 100
 """Maximum number of plugin faults to report per policy."""
@@ -213,7 +213,7 @@ class Scheduler:
             period_s = self._deps.policies.period_s
             if has_turn:
                 await self._search_between_sessions(policy, began + period_s)
-            # A process that has just become the leader must not wait for a whole period.
+            # A process that has just become the leader must not wait for a whole scheduling period.
             least_s = period_s if has_turn else min(SETTLE_S, period_s)
             await self._pause(began + least_s - clock.monotonic())
             await self._await_change(period_s)
@@ -455,7 +455,8 @@ class Scheduler:
             self._deps.on_advice(advice)
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
-        """Run a session; if it fails, run the greedy engine. Return None if both fail."""
+        """Run a session, and after a failure run it without the solver; None if all attempts
+        fail."""
         has_solver = policy.solver is not SolverKind.NONE
         for chosen in (policy, without_solver(policy)) if has_solver else (policy,):
             try:

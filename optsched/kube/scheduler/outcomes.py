@@ -64,9 +64,9 @@ class Bind:
     is_gated: bool = False
     """True if the pod has a queue gate that must be removed before the bind."""
     closures: frozenset[str] = frozenset()
-    """Why the node accepted no pods when the bind was planned; the pod tolerates these reasons."""
+    """The reasons why the node accepted no pods at planning time; the pod tolerates them."""
     record: str = ""
-    """Message of the pod condition that records the node and its devices; empty without devices."""
+    """Message of the pod condition about the pod's node and devices; empty if it has no devices."""
 
     @property
     def ref(self) -> Ref:

@@ -171,7 +171,7 @@ class SchedulerProcess:
         )
 
         write = make_writer(client, is_leading, cache, refused.record_success)
-        # Evictions wait for nominations, so other writes must not delay them.
+        # Evictions wait for nominations, so other writes must not delay nominations.
         self._writes, self._nominations = (
             WriteQueue(
                 write,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 READ_S: Final = 1.0
-"""Seconds between two reads of the policy file; shorter if the scheduling period is shorter."""
+"""Interval in seconds between reads of the policy file, unless the scheduling period is shorter."""
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULED: Final = "Scheduled"
 READY: Final = "tasks in gang are ready to be scheduled"
-"""The reason of Volcano's PodGroup condition Scheduled (plugins/gang)."""
+"""The value of `reason` in Volcano's PodGroup condition Scheduled (plugins/gang)."""
 
 MESSAGE_EVERY_MS: Final = 30_000
 """Minimum time in ms between two status writes if only a condition's message changes."""
@@ -105,8 +105,8 @@ class StatusPatch:
 def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
     """Return the patch for a PodGroup's status, or None if the status is up to date.
 
-    Conditions of types other than Scheduled and Unschedulable are kept. A condition's transition
-    time changes only with its status.
+    Conditions of types other than Scheduled and Unschedulable are kept. The transition time of a
+    condition changes only if the condition's status changes.
     """
     by_type = {condition.type: condition for condition in group.status.conditions}
     facts: list[PodGroupCondition] = []
@@ -304,7 +304,7 @@ class _TrackedGang:
 class _QueueReport:
     """The last status of a queue.
 
-    `at_ms` is when the status was last patched or found up to date, and `written_ms` is when it was
+    At `at_ms`, the status was last patched or found up to date. At `written_ms`, the status was
     last patched.
     """
 

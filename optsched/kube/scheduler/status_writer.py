@@ -119,7 +119,7 @@ def _condition(status: str, reason: str, message: str, now_ms: int) -> Raw:
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """An object to create, unless one with the same name exists."""
+    """An object to create, unless an object with the same name exists."""
 
     ref: Ref
     body: Raw

@@ -6,7 +6,7 @@ for. After these steps, Kubernetes' volume controllers bind the claims. The pods
 once all its claims are bound. Completed steps are skipped, so a restarted scheduler continues where
 the previous process stopped.
 
-The steps are those of kube-scheduler's plugin VolumeBinding (`bindAPIUpdate`, `checkBindings`).
+kube-scheduler's plugin VolumeBinding performs the same steps (`bindAPIUpdate`, `checkBindings`).
 """
 
 from __future__ import annotations

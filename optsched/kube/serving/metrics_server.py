@@ -79,10 +79,10 @@ class Probes(Protocol):
     """Reports the liveness and readiness of a process."""
 
     def trouble(self) -> str:
-        """Return the reason why this process must be restarted; empty if it works."""
+        """Return the reason why this process must be restarted; empty if the process works."""
 
     def unready(self) -> str:
-        """Return the reason why this process is not ready; empty if it is ready."""
+        """Return the reason why this process is not ready; empty if the process is ready."""
 
 
 @asynccontextmanager
@@ -155,7 +155,7 @@ class SecureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class BoundAddresses:
-    """The addresses on which a process listens; `metrics` is None if `health` serves both."""
+    """The addresses of a process; `metrics` is None if the addresses in `health` serve metrics."""
 
     health: tuple[Address, ...]
     metrics: Address | None = None

@@ -289,7 +289,7 @@ _BROKEN: Final = Response(("this object cannot be reviewed: see the log of the w
 def application(
     services: Sequence[Service], reviewer: Reviewer, body_s: float = TIMEOUT_S
 ) -> web.Application:
-    """Return an app that serves the paths of the services.
+    """Return a web application that serves the path of each admission service.
 
     `body_s` is the timeout in seconds for receiving a body.
     """
