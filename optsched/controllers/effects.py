@@ -78,7 +78,8 @@ class Patch(_Named):
 class PatchStatus(Patch):
     """Apply a JSON merge patch of the form `{"status": ...}` to an object's status.
 
-    The patch is sent to the status subresource if the kind has one, and otherwise to the object.
+    The patch is sent to the status subresource if the kind has a status subresource, and otherwise
+    to the object.
 
     `may_wait_s` is the number of seconds for which the patch may be deferred. `may_wait_s` is
     positive for changes, such as new pod counts, that affect no decision and are often followed by

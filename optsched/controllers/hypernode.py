@@ -72,10 +72,10 @@ HOUR_MS: Final = 3_600_000
 """Default time in ms between two queries of a fabric server, as in Volcano."""
 
 RETRY_MS: Final = 60_000
-"""Maximum time in ms between a failed query and the next one."""
+"""Maximum time in ms between a failed query of a fabric server and the next query."""
 
 LEAST_MS: Final = 10_000
-"""Minimum time in ms between two queries; the configuration cannot set a shorter time."""
+"""Minimum time in ms between two queries of a fabric server; no configuration can shorten it."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
 """A reference that stands for all HyperNodes; its name is empty, so it matches no real object."""

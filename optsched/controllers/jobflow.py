@@ -315,7 +315,7 @@ def _describe_job(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
     since = subobject(status, "state").get("lastTransitionTime")
     histories = list(before.get("runningHistories") or [])
     if state and not (histories and histories[-1].get("state") == state):
-        # A phase change ends the last history entry and adds a new one.
+        # A phase change ends the last entry of the history and adds a new entry.
         if histories and since:
             histories[-1] = {**histories[-1], "endTimestamp": since}
         histories.append({**({"startTimestamp": since} if since else {}), "state": state})

@@ -159,8 +159,8 @@ class PodGroups:
             if obstacle is None:
                 new_group = {**desired, "status": {"phase": PodGroupPhase.PENDING.value}}
                 return (Create(POD_GROUP, new_group),)
-            # The scheduler reports an event with this message too, and both reports become one
-            # Event.
+            # The scheduler reports an event with the same message; both reports become one Event
+            # object.
             reason, message = obstacle
             code = reason.value
             event = (EventType.WARNING, "Unschedulable", f"{code}: {message}", code)

@@ -247,8 +247,8 @@ def _client(layout: Layout, component: str) -> dict[str, object]:
         "authentication-skip-lookup": "true",
         "client-ca-file": layout.pki / "ca.crt",
         "authorization-kubeconfig": kubeconfig,
-        # Each component has one replica. Benchmarks compare clients, which rate limits must not
-        # slow down.
+        # Each component has one replica, which needs no leader election. Benchmarks compare
+        # clients, which rate limits must not slow down.
         "leader-elect": "false",
         "kube-api-qps": 5000,
         "kube-api-burst": 5000,

@@ -124,7 +124,7 @@ def has_ended(child: int) -> bool:
     """Return whether a child process has exited, and reap it if so.
 
     Just after a start, `/proc` does not yet show the command line. A missing command line therefore
-    does not mean that the child has exited.
+    does not mean that the child process has exited.
     """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)

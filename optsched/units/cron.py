@@ -154,7 +154,8 @@ _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
 """Length of the period in which `next_due_ms` searches for a due time.
 
-A schedule that is not due within five years, such as one for February 31, counts as never due.
+A schedule that is not due within five years, such as a schedule for February 31, counts as never
+due.
 """
 
 

@@ -118,8 +118,8 @@ def parse_quantity(text: str) -> Quantity:
 def parse_quantity_field(value: object) -> Quantity:
     """Parse the quantity in a JSON or YAML field, whose value is a string or a number.
 
-    A number is parsed like its decimal string, because the API server reads `cpu: 2` and `cpu: 0.5`
-    as if they were quoted. Raises `QuantityError` for true, false, null, lists and maps.
+    A number is parsed like its decimal string, because the API server reads `cpu: 2` like `cpu:
+    "2"`. Raises `QuantityError` for true, false, null, lists and maps.
     """
     if isinstance(value, str):
         return parse_quantity(value)
@@ -233,9 +233,9 @@ def parse_resource_list(
     """Parse a ResourceList into base units; returns amounts and an error per invalid amount.
 
     `obj` maps resource names to quantities; null is an empty list. Valid amounts are returned even
-    if others are invalid. Error messages give `path` as the path of the list. If `whole_devices` is
-    true, a fraction of a device is an error, as in pod requests at the API server. A fractional
-    amount is still returned, rounded up.
+    if the list also contains invalid amounts. Error messages give `path` as the path of the list.
+    If `whole_devices` is true, a fraction of a device is an error, as in pod requests at the API
+    server. A fractional amount is still returned, rounded up.
     """
     if obj is None:
         return {}, []
@@ -262,7 +262,7 @@ def parse_resource_list(
 def whole_amount(resource: str, value: object) -> int:
     """Parse an amount of `resource` into base units, and drop fractions of devices such as GPUs.
 
-    Pods get whole devices, so the pods of a queue with 1.5 devices can hold only one device. Raises
+    Pods get whole devices, so the pods of a queue with 1.5 devices can use only one device. Raises
     `QuantityError` like `parse_amount`.
     """
     amount = parse_amount(resource, value)

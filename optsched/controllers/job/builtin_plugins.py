@@ -194,7 +194,7 @@ def _change_ssh_pod(draft: Draft, flags: Flags) -> None:
 def _list_ssh_objects(job: Job, flags: Flags) -> tuple[PluginObject, ...]:
     """Return the Secret with the SSH configuration and a key pair.
 
-    The plugin's arguments may give the key pair; otherwise, it is generated.
+    The plugin's arguments may contain a key pair; otherwise, a new key pair is generated.
     """
     port = flags.number(_SSH_PORT)
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
@@ -438,7 +438,7 @@ HCCLRANK = Plugin("hcclrank", (("master", "master"), ("worker", "worker")), _cha
 PLUGINS: Final = {
     plugin.name: plugin for plugin in (ENV, SVC, SSH, TENSORFLOW, PYTORCH, MPI, RAY, HCCLRANK)
 }
-"""Plugins by name, in the order in which they change a pod; pytorch must precede hcclrank."""
+"""Plugins by name, in the order of their changes to a pod; pytorch must precede hcclrank."""
 
 
 def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:

@@ -48,7 +48,7 @@ _ORDINARY: Final = frozenset(
         JobEvent.COMMAND_ISSUED,
     }
 )
-"""Events that are normal in a job's life; a policy for the event `*` does not match them."""
+"""Events of jobs without problems; a lifecycle policy for `*` does not match these events."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Names of a job's objects; they are not random, so each object is created only once.
+"""Names of a job's objects; the names are not random, so each object is created only once.
 
 Source: Volcano, pkg/controllers/job/helpers/helpers.go and job_controller_actions.go.
 """

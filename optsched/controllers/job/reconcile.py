@@ -1,8 +1,8 @@
 """Reconcile one job with its pods, PodGroup, PVCs and plugin objects.
 
-The controller first writes its decision to the job's status, and then changes the objects until
-they match it. If the controller restarts between these two steps, it continues from the job's
-status.
+The controller first writes its decision to the job's status, and then changes the job's objects
+until they match the status. If the controller restarts between these two steps, it continues from
+the job's status.
 """
 
 from __future__ import annotations

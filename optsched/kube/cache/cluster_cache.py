@@ -81,7 +81,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Record the version of a changed object; return whether it is newer than the known one."""
+        """Record the version in a watch event; return whether it exceeds the known version."""
         number = parse_whole(version)
         if number is None:
             self._record(key, -1)

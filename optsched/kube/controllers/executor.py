@@ -281,7 +281,7 @@ class UfmClient:
     clock: Clock
 
     async def read_fabric(self, fabric: Fabric) -> FabricAnswer:
-        """Return the links of a fabric, or the reason why they cannot be read."""
+        """Return the links of a network fabric, or the reason why UFM cannot report these links."""
         ref = Ref(SECRET, *fabric.secret)
         try:
             data = (await self.api.read(ref)).get("data") or {}

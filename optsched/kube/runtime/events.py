@@ -4,8 +4,8 @@ An object has one event for each reason. The event is written as soon as the rea
 the reason applies, the event is updated after 1 minute, after 5 more minutes, and then every 30
 minutes. An update changes the event's count and time. The event name is derived from the object and
 the reason, so a restarted scheduler or another replica updates the same event. An event contains
-the time at which its reason occurred, not the time of the write. The number of concurrent event
-requests is low, so events do not delay binds. If too many events wait to be written, the oldest of
+the time at which its reason occurred, not the time of the write. Few requests about events run
+concurrently, so events do not delay binds. If too many events wait to be written, the oldest of
 these events are dropped.
 """
 

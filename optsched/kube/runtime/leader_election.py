@@ -117,7 +117,7 @@ class Elector:
 
     @property
     def term(self) -> int:
-        """Number of terms that this process has led, including this one; 0 if it does not lead.
+        """Number of this process's terms as leader, with the current term; 0 if it does not lead.
 
         A late renewal starts another term, because other processes may have led in the meantime.
         """

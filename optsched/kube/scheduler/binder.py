@@ -69,7 +69,7 @@ class BinderContext:
     """Dependencies of a binder.
 
     `may_bind` returns whether this process still leads; it is called before every request.
-    `locks_nodes` returns whether pods with vGPUs are bound to a node one after the other
+    `locks_nodes` returns whether pods with vGPUs are bound sequentially on each node
     (`deviceshare.NodeLockEnable`). `patience_s` returns the number of seconds for which pods wait
     for their volumes (`volumebinding.bindTimeoutSeconds`), or None if the policy has no volume
     plugin.

@@ -189,7 +189,7 @@ class Evictor:
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,
     ) -> None:
-        """`writes` is a queue for nominations alone, so that other writes do not delay them."""
+        """`writes` is a queue only for nominations: no other write may delay nominations."""
         self._api = api
         self._cache = cache
         self._writes = writes

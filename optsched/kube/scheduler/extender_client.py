@@ -320,7 +320,7 @@ class ExtenderSession:
         return min(self._rule.service.timeout_ms / 1000, left_s)
 
     def _wait(self, calls: Sequence[Future[bytes]]) -> list[bytes]:
-        """Return the responses to calls; raises NoAnswer if one does not arrive in time."""
+        """Return the responses to calls; raises NoAnswer if a response is not there in time."""
         responses: list[bytes] = []
         for call in calls:
             time_s = self._time_s

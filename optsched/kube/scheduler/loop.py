@@ -455,8 +455,7 @@ class Scheduler:
             self._deps.on_advice(advice)
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
-        """Run a session, and after a failure run it without the solver; None if all attempts
-        fail."""
+        """Run a session, without the solver after a failure; None if no attempt succeeds."""
         has_solver = policy.solver is not SolverKind.NONE
         for chosen in (policy, without_solver(policy)) if has_solver else (policy,):
             try:

@@ -64,7 +64,7 @@ class Bind:
     is_gated: bool = False
     """True if the pod has a queue gate that must be removed before the bind."""
     closures: frozenset[str] = frozenset()
-    """The reasons why the node accepted no pods at planning time; the pod tolerates them."""
+    """Reasons why the node accepted no pods at planning time; the pod tolerates these reasons."""
     record: str = ""
     """Message of the pod condition about the pod's node and devices; empty if it has no devices."""
 
@@ -193,7 +193,7 @@ def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
 
 
 def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
-    """Yield the events about a pending gang: one on its PodGroup and one on each pending pod.
+    """Yield one event on the PodGroup of a pending gang, and one event on each pending pod.
 
     Objects that were created after `born_ms` get no event yet.
     """

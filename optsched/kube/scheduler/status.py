@@ -150,7 +150,7 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 
 
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
-    """Return the minimum time in ms between a PodGroup's last status patch and the next one.
+    """Return the minimum time in ms from a PodGroup's last status patch to the next patch.
 
     The phase Inqueue is written immediately, because controllers wait for it. Other status changes
     may wait, so that one patch contains several of them.

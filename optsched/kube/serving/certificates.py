@@ -62,10 +62,11 @@ class Credentials:
 def renew_credentials(
     held: Credentials | None, names: Sequence[str], now: datetime
 ) -> tuple[Credentials, bool]:
-    """Return credentials for a server, and whether they are new.
+    """Return a server's credentials, and whether new credentials were created.
 
-    `names` holds DNS names and IP addresses. Existing credentials are kept if they are readable,
-    each certificate matches its key, all names are covered, and no certificate expires soon.
+    `names` holds DNS names and IP addresses. The existing credentials are kept if they are
+    readable, each certificate matches its key, the server certificate covers all names, and no
+    certificate expires soon.
     """
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
@@ -195,7 +196,7 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True)
 class SecretCredentials:
-    """Credentials in two Secrets; the first replica that finds them due for renewal renews them.
+    """Credentials in two Secrets; the first replica that finds the renewal due performs it.
 
     One Secret holds the certificate and its key, the other the CA and its key
     (`authority_secret_ref`). A process that may read only the first Secret cannot sign
@@ -210,7 +211,7 @@ class SecretCredentials:
     clock: Clock
 
     async def credentials(self) -> Credentials:
-        """Return the current credentials, and renew them if they are due.
+        """Return the current credentials, and renew the credentials if a renewal is due.
 
         The server calls this method periodically. Raises KubeError if a Secret cannot be read or
         written, or if other clients keep changing it.

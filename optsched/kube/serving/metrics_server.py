@@ -48,7 +48,8 @@ READY: Final = "/readyz"
 class ProcessMetrics:
     """Creates metrics in a separate Prometheus registry.
 
-    The parameter `meaning` of the methods is the metric's help text, without a full stop.
+    The parameter `meaning` of `counter`, `gauge` and `histogram` is the metric's help text, without
+    a full stop.
     """
 
     def __init__(self) -> None:
@@ -201,7 +202,7 @@ async def _serve_metrics(
     access: MetricsAccess | None,
     timing: Timing,
 ) -> AsyncIterator[Address]:
-    """Serve metrics while the context is open; `access` is None if every client may read them."""
+    """Serve metrics while the context is open, to every client if `access` is None."""
     certificate = ServedCertificate("metrics")
     await certificate.load_files(secure.files)
 

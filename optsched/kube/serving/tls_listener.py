@@ -1,10 +1,10 @@
 """A TLS listener with limits on connections, handshakes and request headers.
 
 aiohttp does not limit the number of connections and allows a minute for a handshake. Without
-limits, clients that connect and send nothing could lock out the API servers. At the limit, a new
-client replaces a connection of the client address with the most connections, so no client can lock
-out the others. A connection whose request is being processed is kept, so other clients cannot abort
-the request.
+limits, clients that connect and send nothing could lock out the API servers. If the maximum number
+of connections is open, a new connection replaces a connection of the client address with the most
+connections. No client can therefore lock out other clients. A connection whose request is being
+processed is kept, so other clients cannot abort the request.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class _ConnectionTable:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, connection: _Connection) -> bool:
-        """Add a connection, if necessary in place of another one; return whether it was added."""
+        """Add a connection, or replace another connection by it; return whether it was added."""
         limit, peer = self.limits.connections, connection.peer
         if len(self.open) >= limit:
             totals = Counter(each.peer for each in self.open)
