@@ -203,7 +203,7 @@ class DeviceNeed:
 
     @property
     def variants(self) -> tuple[DeviceNeed, ...]:
-        """The alternatives if there are any, else the request itself."""
+        """The alternatives of the request if there are any, else the request itself."""
         return self.alternatives or (self,)
 
 

@@ -201,7 +201,7 @@ class Toleration:
 
 
 class TolerationIndex:
-    """The tolerations of a pod, indexed so that a test takes the same time for any number."""
+    """The tolerations of a pod, indexed so that the time of a test is the same for any number."""
 
     def __init__(self, tolerations: Iterable[Toleration]) -> None:
         self._values: set[tuple[str, str, TaintEffect | None]] = set()

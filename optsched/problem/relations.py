@@ -265,7 +265,7 @@ def find_terms(
 
 
 def terms_of_pending(terms: Sequence[Term]) -> Sequence[Term]:
-    """Return the leading terms: the affinity terms and spread constraints of pending tasks."""
+    """Return the affinity and spread terms that pending tasks carry; they come first in `terms`."""
     number = sum(not term.is_of_residents for term in terms)
     return terms[:number]
 
@@ -357,7 +357,7 @@ def count_coming(
     tasks: tuple[I64, I64],
     nominated: tuple[I64, I64],
 ) -> Relations:
-    """Return relations whose counts include the tasks that this session has decided.
+    """Return `Relations` whose counts include the tasks that this session has decided.
 
     Nominated tasks count for anti-affinity and host ports, but not for affinity and spread.
 

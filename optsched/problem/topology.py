@@ -166,7 +166,7 @@ class Bounds:
 
 @dataclass(frozen=True, eq=False)
 class TopologyArrays:
-    """The forests of a problem and the bounds of its gang shapes.
+    """The network domain forests of a problem, and the topology bounds of its gang shapes.
 
     Attributes
     ----------

@@ -1,9 +1,9 @@
 """Select the engines for a problem, run them, and evaluate their solutions.
 
 The greedy plan is the first incumbent. If every level has its ideal value, no plan can be better,
-and the solver does not run. Otherwise, the model of a small problem has a variable for each task
-class and node. The model of a larger problem has node classes and configurations. If a problem is
-too large for node classes, each model covers only a few nodes.
+and the solver does not run. Otherwise, the solver runs; the model of a small problem has a variable
+for each task class and node. The model of a larger problem has node classes and configurations. If
+a problem is too large for node classes, each model covers only a few nodes.
 """
 
 from __future__ import annotations
@@ -169,9 +169,9 @@ def is_ideal(
 ) -> bool:
     """Return whether a plan is so good that the solver need not run.
 
-    If a task is unplaced, every level must have its ideal value. If all tasks are placed, only the
-    levels over domains must have their ideal values, and only if the problem is small enough for
-    `DIRECT`.
+    If a task is unplaced, a plan is good enough only if every level has its ideal value. If all
+    tasks are placed and the problem is small enough for `DIRECT`, a plan is good enough only if the
+    levels over domains have their ideal values.
     """
     pairs = zip(levels, solution.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]

@@ -1,4 +1,4 @@
-"""A level model over node classes that starts gangs by moving as few running tasks as possible.
+"""An integer program over node classes that moves as few running tasks as possible to start gangs.
 
 In the what-if problem, every movable task is pending. A movable task may stay on its present node
 or move to another node. Tasks that stay form separate task classes, which fit only on the present
@@ -49,7 +49,7 @@ class WhatIf:
     Attributes
     ----------
     problem
-        The what-if problem of `movables`. Gangs that the model omits are already decided.
+        The what-if problem of `movables`. The decisions for gangs that the model omits are fixed.
     base
         The decisions without moves, on the axes of `problem`.
     requesting
@@ -109,8 +109,9 @@ def find_broken_entries(form: Formulation, hint: I64) -> Bool:
     """Return the mask (F,) of entries whose tasks could not restart on their present nodes.
 
     An entry consists of the tasks of one task class in the gangs of one gang class. An entry is in
-    the mask if the present placements violate a row that counts its tasks. The check ignores supply
-    rows, and considers only rows whose variables all count started gangs or placed tasks.
+    the mask if the present placements violate a row that contains a variable of the entry. The
+    check ignores supply rows, and considers only rows whose variables all count started gangs or
+    placed tasks.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -237,8 +238,8 @@ def _build_configurations(
     stays = request[movables.task_class]
     slots = np.eye(num_kinds, dtype=np.int64)
     none = np.zeros((len(comes), num_kinds), np.int64)
-    # Build the configurations before any move. `table` omits the movable tasks, which `here`
-    # counts.
+    # Build the configurations that the nodes have before any move. `here` counts the movable tasks,
+    # and `table` counts all other tasks.
     node_of = what.base.node_of.copy()
     node_of[movables.at] = UNPLACED
     copy_of, num_copies = copies.of_tasks(form, node_of)
@@ -302,8 +303,8 @@ def read_solution(
     filled = _assign_configurations(encoded, update, (movables, costs))
     present = movables.on_node(len(filled))
     kept = np.minimum(filled[:, -num_kinds:], present)
-    # Together, the configurations may keep more tasks of a gang than the solution keeps, so drop
-    # the excess tasks.
+    # The configurations may keep more tasks of a gang than the solution keeps; the excess tasks
+    # move.
     stay = update.solution[encoded.stay]
     for k in {int(k) for whole in movables.wholes for k in whole.kinds}:
         before = np.cumsum(kept[:, k]) - kept[:, k]

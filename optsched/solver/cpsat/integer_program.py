@@ -101,7 +101,7 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class SolverProgress:
-    """An improvement that a running solve reports.
+    """A better solution or a better bound that a running solve reports.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ class _Built:
     constant: int
 
     def solution(self, task: Task, values: list[int]) -> I64:
-        """Return the values of all variables, from the values of the free variables."""
+        """Compute the values of all variables from the values of the unfixed variables."""
         found = task.lower.copy()
         found[self.free] = np.array(values, np.int64)
         return found
@@ -266,8 +266,8 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
     starts = np.searchsorted(row, np.arange(num_rows + 1))
     number = np.cumsum(is_free) - 1
     at, factors = number[variable].tolist(), factor.tolist()
-    # Omit rows that hold for all values of the free variables. Keep rows with numbers so large that
-    # the check could overflow.
+    # Omit rows that hold for all values of the unfixed variables. Keep rows with numbers so large
+    # that the check could overflow.
     is_small = size < _EXACT
     small = is_small[row]
     ends = np.stack([task.lower[variable[small]], task.upper[variable[small]]]) * factor[small]

@@ -43,15 +43,15 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Node classes, and the task classes that may run on nodes of each class.
+    """Node classes, and the task classes that may run on the nodes of each node class.
 
     A configuration is a multiset of tasks that fits on one node.
 
     Attributes
     ----------
     supply
-        (C,) index of the row that counts the placed tasks of each task class. A used configuration
-        subtracts its tasks from the supply rows.
+        (C,) index of the row that counts the placed tasks of each task class. The tasks of a
+        configuration enter these rows with a negative sign.
     request
         (C, R) request of one task of each class.
     capacity, multiplicity

@@ -47,7 +47,7 @@ _LARGE = 2.0**60
 """Sums above this limit may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
-"""Minimum number of free variables at which the linear relaxation is solved before CP-SAT runs."""
+"""Minimum number of unfixed variables at which the relaxation is solved before CP-SAT runs."""
 
 NEAR_SHARE = 0.7
 """Maximum fraction of a level's time that the search near the relaxation's optimum may use."""
@@ -56,10 +56,10 @@ NEAR_WORK = 0.2
 """Limit in deterministic seconds for the search near the relaxation's optimum."""
 
 LEAST_ROUNDS = 1500
-"""Minimum number of free variables for which CP-SAT searches neighbourhoods."""
+"""Minimum number of unfixed variables for which CP-SAT searches neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
-"""Relative gap at which a search stops, for levels with at least `LEAST_ROUNDS` free variables."""
+"""Relative gap at which a level with at least `LEAST_ROUNDS` unfixed variables stops."""
 
 ROUND_VARIABLES = 400
 """Number of free variables of a neighbourhood, which is the set of all variables of a few nodes."""
@@ -71,7 +71,7 @@ MOST_ROUNDS_OF_NODES = 6
 """Maximum number of neighbourhoods to search per level."""
 
 FULL_SECONDS = 5e-5
-"""Minimum remaining seconds per free variable at which a search of the complete model starts."""
+"""Minimum remaining seconds per unfixed variable at which a search of the complete model starts."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -691,7 +691,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Search integer solutions near the optimum of the relaxation, then within wider bounds.
+        """Search for integer solutions near the relaxation's optimum, then within wider bounds.
 
         Returns the best value. If CP-SAT proves a better bound, `_bound` stores this bound.
         """

@@ -322,7 +322,7 @@ class Charged:
 
     @property
     def bound(self) -> int:
-        """The upper bound of the objective without its constant."""
+        """The upper bound on the objective without its constant."""
         return self.total // self.scale // self.step * self.step
 
     def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:

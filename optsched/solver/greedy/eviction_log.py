@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GangMinimums:
-    """Counts the placed and evicted tasks of gangs by role, to check their minimums."""
+    """Counts the placed and evicted tasks of gangs by role, to check the minimums of gangs."""
 
     def __init__(self, placing: PlacementState) -> None:
         self._placing = placing

@@ -268,7 +268,7 @@ class NodeTable:
             self._most_read = _UNREAD
 
     def reserve(self, nodes: I64, amounts: I64) -> None:
-        """Reserve amounts (m, R) on nodes (m,), so that tasks cannot use them.
+        """Reserve amounts (m, R) on nodes (m,), so that tasks cannot use these amounts.
 
         Negative amounts release capacity.
         """

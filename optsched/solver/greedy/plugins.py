@@ -81,7 +81,7 @@ class QueueGate(Protocol):
     """A plugin that stops allocation for overused queues (Volcano `Overused`)."""
 
     def is_overused(self, queue: int) -> bool:
-        """Return whether a queue may place no further tasks in this session."""
+        """Return whether no further task of a queue may be placed in this session."""
 
 
 class GangGate(Protocol):
@@ -105,7 +105,7 @@ class Reclaiming(Protocol):
         """Return whether a queue may reclaim capacity for a task of a class."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return an upper bound on how many more tasks of a class a queue may place.
+        """Return an upper bound on how many more tasks of a class may be placed in a queue.
 
         The bound holds for any choice of victims.
         """
@@ -278,8 +278,8 @@ class GreedyPlugins:
     def find_allowed_victims(self, action: str, gang: int, task_class: int, victims: I64) -> I64:
         """Return the victims in `victims` that plugins let a gang evict in an action.
 
-        A tier allows the victims that all its voting plugins allow. The first tier that allows a
-        victim determines the result. If no tier allows a victim, the result is empty.
+        A tier of plugins allows the victims that all its voting plugins allow. The first tier that
+        allows a victim determines the result. If no tier allows a victim, the result is empty.
         """
         for tier in self._tiers[_VOTE_OF_ACTION[action]]:
             named: I64 | None = None
@@ -346,7 +346,7 @@ class GreedyPlugins:
         return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return how many more tasks of a class a queue may place within the plugins' limits."""
+        """Return how many more tasks of a class fit within the plugins' limits on a queue."""
         least = int(UNLIMITED)
         for bound_of in self._methods["max_tasks"]:
             least = min(least, bound_of(queue, task_class))

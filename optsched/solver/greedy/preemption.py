@@ -175,7 +175,7 @@ class GreedyPreemption:
     def ignoring_possible_victims(self) -> Iterator[None]:
         """Return a context manager that hides running gangs from filters for future idle capacity.
 
-        Tasks of running gangs may become victims, so they must not exclude nodes.
+        Tasks of running gangs may become victims, so these tasks must not exclude nodes.
         """
         self.placing.future.use_masks_of(without_gangs(self._problem))
         self._keys = _Keys()
@@ -200,7 +200,7 @@ class GreedyPreemption:
                     )
 
     def iterate_attempts(self) -> Iterator[None]:
-        """Yield once for each attempt to reclaim.
+        """Yield once before each attempt to reclaim.
 
         Only in the last attempt may reclaims within a guarantee override disruption budgets. No
         budget is overridden if other evictions suffice.

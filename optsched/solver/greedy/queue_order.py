@@ -1,9 +1,9 @@
 """The order in which actions consider gangs: queues take turns, and a turn serves one gang.
 
 Rules order the gangs of a queue; creation time and name break ties. A gang class is a set of gangs
-that, for the pipeline, differ only in age and name. The results of the pipeline for one gang hold
-for its gang class until a pod of the class is placed or evicted. If a gang failed to start and
-nothing has changed since, the pipeline skips the other gangs of its class.
+that the greedy pipeline distinguishes only by age and name. The results of the greedy pipeline for
+one gang hold for its gang class until a task of the class is placed or evicted. If a gang failed to
+start and no placement has changed since, the pipeline skips the other gangs of its class.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class GangClasses:
         return found if len(found) > self.few else found[:0]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """Return one of `gangs` (m,) per class, or None if a gang does not represent its class."""
+        """Return one of `gangs` (m,) per class, or None if some gang has class number `ALONE`."""
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (self._numbers[gangs] == ALONE).any():
             return None

@@ -205,7 +205,7 @@ class _ReservationPlanner:
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # The values inherited from `alone` do not depend on used amounts.
+        # The values inherited from the problem `alone` do not depend on used amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )
@@ -236,7 +236,7 @@ class _ReservationPlanner:
         """Return a reservation that waits for as few nodes as possible to become empty.
 
         The search assumes that nodes with less load become empty earlier. Returns None if the gang
-        cannot start even on emptied nodes.
+        cannot start even after all these nodes are empty.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:

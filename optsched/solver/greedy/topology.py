@@ -1,9 +1,9 @@
 """Place gangs with a network topology, and gangs with subgroups.
 
-A gang tries the domains of the lowest tier first. Within a tier, domains that fit the entire gang
-come first, then domains with the gang's recorded HyperNode, then domains of higher score. The gang
-starts in the first domain that fits its minimum (Volcano `allocateForJob`). Without a network
-topology, a subgroup gets nodes for all tasks that it needs to start, or for none.
+For each gang, the domains of the lowest tier are tried first. Within a tier, domains that fit the
+entire gang come first, then domains with the gang's recorded HyperNode, then domains of higher
+score. The gang starts in the first domain that fits its minimum (Volcano `allocateForJob`). Without
+a network topology, a subgroup gets nodes for all tasks that it needs to start, or for none.
 """
 
 from __future__ import annotations
@@ -393,7 +393,7 @@ class _GangPlacement:
     def _place_run(
         self, run: list[int], most: int, where: Where, domain_nodes: _DomainNodes
     ) -> int:
-        """Place equal tasks in a domain, near the gang's tasks; return how many were placed."""
+        """Place equal tasks in a domain, near the gang's other tasks; return the number placed."""
         placed = 0
         if most > 1 and self._is_wide(domain_nodes) and self._bonus(run, domain_nodes) is None:
             placed = self._placing.place_tasks(

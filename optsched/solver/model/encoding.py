@@ -241,7 +241,7 @@ class ByConfigurations:
     copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; the configurations go to nodes in node order.
+        """Return the decisions of a solution; configurations are assigned to nodes in node order.
 
         See `Encoding`.
         """

@@ -1,8 +1,8 @@
 """The nodes that a task class may use before any placement, and how many tasks fit there.
 
 In a long backlog, most gangs request more capacity than is idle. With one array operation for all
-gang shapes, `find_lacking_shapes` finds the gangs that cannot start. The pipeline then need not try
-each gang.
+gang shapes, `find_lacking_shapes` finds the gangs that cannot start. The greedy pipeline then need
+not try each gang.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _is_every_node_ready(problem: Problem) -> bool:
 def find_open_classes(problem: Problem) -> I64:
     """Return the task classes of open gangs (gangs that may be placed), in ascending order.
 
-    Rules are evaluated only for these classes.
+    Rules are evaluated only for these task classes.
     """
     is_open = problem.shape_of[problem.gang_of] >= 0
     found: I64 = np.unique(problem.task_class[is_open])

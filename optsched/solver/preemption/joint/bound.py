@@ -1,4 +1,4 @@
-"""Bounds on the levels over all plans, including plans that evict tasks."""
+"""Bounds on the level values of all plans, including plans that evict tasks."""
 
 from __future__ import annotations
 

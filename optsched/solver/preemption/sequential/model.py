@@ -1,8 +1,8 @@
 """The level model of an eviction problem: the victims and placements for one gang.
 
-The first levels start the gang if possible, and maximise the number of its tasks that start. The
-next levels minimise the number and the cost of the victims. The last level minimises the number of
-tasks outside the preferred shard.
+The first levels decide whether the gang starts, and maximise the number of its tasks that start.
+The next levels minimise the number and the cost of the victims. The last level minimises the number
+of tasks outside the preferred shard.
 """
 
 from __future__ import annotations

@@ -391,7 +391,7 @@ class _Stage:
             is_fewest = not may_override
         if not is_fewest and before is not None and self._least is not None:
             # Guarantees override budgets and lenders' entitlements only if no other evictions help.
-            # Within guarantees, a single victim may suffice.
+            # If the gang reclaims within guarantees, a single victim may suffice.
             most = min(self._least.victims, before.victims + 1)
             self._least = _FewestVictims(most, before.ended)
         return True
