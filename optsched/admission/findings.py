@@ -45,7 +45,7 @@ _MANAGED: Final = "managedFields"
 
 
 class ReviewEnded(Exception):
-    """Raised to end a review early, after at least one problem was found."""
+    """Raised to end a review early, after the review has found at least one problem."""
 
 
 class Findings:
@@ -152,7 +152,7 @@ class Review(Findings):
 
 
 def get_mapping(obj: object, name: str) -> dict[str, Any]:
-    """Return the mapping in a field of an object, or an empty one if the field has none."""
+    """Return the mapping in a field of an object; empty if the field holds no mapping."""
     found = obj.get(name) if isinstance(obj, dict) else None
     return found if isinstance(found, dict) else {}
 

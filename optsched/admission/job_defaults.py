@@ -1,8 +1,8 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two defaults differ from those of Volcano's webhook, but agree with Volcano's guides. If an extended
-resource, such as GPUs, has a request but no limit, the limit is set to the request. The event
-`JobUnknown` becomes `Unknown`.
+Two defaults differ from the defaults of Volcano's webhook, but agree with Volcano's user guides. If
+an extended resource, such as GPUs, has a request but no limit, the limit is set to the request. The
+event `JobUnknown` becomes `Unknown`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _CONFLICT: Final = (
 
 
 def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> JobSpec:
-    """Return the spec of a new job; report all its errors except those of its queue.
+    """Return the spec of a new job; report all errors in the spec, except errors about the queue.
 
     `name` is the job's name. `path` is the spec's path in messages.
     """

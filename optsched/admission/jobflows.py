@@ -1,8 +1,8 @@
 """Validation of the kinds from which controllers create jobs: JobFlow, JobTemplate and CronJob.
 
 Source: pkg/webhooks/admission/jobflows and cronjobs. Unlike in Volcano, patches and job templates
-are also validated. Without this validation, errors in patches and templates would appear only when
-the job is created.
+are also validated. Otherwise, errors in patches and templates would appear only when a controller
+creates the job.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def validate_template(review: Review) -> None:
 
 
 def _check_template(spec: Raw, job: str, path: str, review: Review) -> None:
-    """Deny an invalid job template; the queue that it names need not exist yet.
+    """Deny an invalid job template; the queue that the template names need not exist yet.
 
     `job` is the longest name that a job created from the template can have. `path` is the path of
     the job's spec in messages.

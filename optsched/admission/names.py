@@ -38,17 +38,17 @@ def _matches(pattern: re.Pattern[str], text: str) -> bool:
 
 
 def is_label(text: str) -> bool:
-    """Return whether the text is a DNS label (RFC 1123)."""
+    """Return whether a string is a DNS label (RFC 1123)."""
     return len(text) <= MAX_LABEL and _matches(_LABEL, text)
 
 
 def is_subdomain(text: str) -> bool:
-    """Return whether the text is a DNS subdomain (RFC 1123)."""
+    """Return whether a string is a DNS subdomain (RFC 1123)."""
     return len(text) <= MAX_SUBDOMAIN and _matches(_SUBDOMAIN, text)
 
 
 def is_qualified(text: str) -> bool:
-    """Return whether the text is a qualified name, such as example.com/my-name."""
+    """Return whether a string is a qualified name, such as example.com/my-name."""
     return len(text) <= _MAX_QUALIFIED and _is_qualified(text)
 
 

@@ -75,7 +75,8 @@ def mutate(review: Review) -> None:
         joined = _record_joined_group(annotations, review) if review.settings.checks_use else None
         record_submitter(review, is_changed=True, joined=joined)
     if is_ours and review.settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
-        # Only this scheduler's pods get a gate, because other schedulers would not remove it.
+        # Only this scheduler's pods get a scheduling gate, because other schedulers would not
+        # remove it.
         gate = {"name": QUEUE_ALLOCATION_GATE}
         current = spec.get("schedulingGates")
         gates = current if isinstance(current, list) else []
@@ -153,7 +154,7 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
             check_access(queue, review)
         elif has_left:
             # A controller created the pod for a job, so the pod has no recorded submitter. Without
-            # a submitter, access to the queue could not be checked when the queue is created.
+            # a submitter, a check of access to the queue would be impossible once the queue exists.
             review.deny(
                 f"metadata.annotations[{QUEUE_NAME}]: Forbidden: there is no queue {name}: a pod "
                 "may leave its PodGroup only if its new queue exists"
@@ -187,14 +188,14 @@ def _find_queue_name(annotations: Mapping[str, str], review: Review) -> str:
 
 
 def _record_joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return a record with the UID of the PodGroup that a new pod joins, and the group's queue.
+    """Return a string with the UID of the PodGroup that a new pod joins, and the PodGroup's queue.
 
-    The record is empty if the PodGroup does not exist. For a bare pod, the record names only the
+    The string is empty if the PodGroup does not exist. For a bare pod, the string names only the
     queue; it is empty if the queue does not exist or a submitter may not use the queue.
 
     RBAC roles may allow the submitter to use the queue, but the scheduler does not read RBAC roles.
-    If another user creates the PodGroup at the same time, only the record shows that admission
-    checked the roles.
+    If another user creates the PodGroup at the same time, only the string shows that admission
+    checked the RBAC roles.
     """
     space = review.request.namespace
     upstream = group_named_by(get_mapping(review.request.obj, "spec"))

@@ -128,7 +128,7 @@ class TemplateVerdict:
     """The result of the API server's validation of a pod template.
 
     `errors` holds (field, message) pairs. The field, such as template.spec.containers, is empty if
-    the server names no field. A template without errors is valid.
+    the API server names no field. A template without errors is valid.
     """
 
     errors: tuple[tuple[str, str], ...] = ()
@@ -136,7 +136,7 @@ class TemplateVerdict:
 
 
 Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQuestion
-"""A question to the API server; its answer is passed to the next review of the same request."""
+"""A question to the API server; the answer is passed to the next review of the same request."""
 
 
 @dataclass(frozen=True, slots=True)

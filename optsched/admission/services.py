@@ -140,8 +140,8 @@ class Service:
     """A webhook at one path: the kind and actions that it reviews, and the review function.
 
     `name` is the webhook's name. `condition` is a CEL expression that selects requests; if it is
-    empty, all requests are reviewed. `versions` holds further API versions of the kind to review,
-    because clusters serve different versions.
+    empty, all requests are reviewed. `versions` holds further API versions of the reviewed kind,
+    because clusters serve different API versions.
     """
 
     path: str
@@ -238,7 +238,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
 
 
 def _find_misuse(service: Service, request: Request) -> str:
-    """Return why a service cannot review a request, or an empty string if it can."""
+    """Return why a service cannot review a request, or an empty string if the service can."""
     kind, resource = service.kind, request.resource
     is_known = resource.version in (kind.version, *service.versions)
     if (resource.group, resource.plural) != (kind.group, kind.plural) or not is_known:
@@ -257,7 +257,7 @@ def _find_misuse(service: Service, request: Request) -> str:
 
 
 def configuration_ref(service: Service, name: str = SERVICE_NAME) -> kinds.Ref:
-    """Return a reference to a path's webhook configuration; `name` names the Kubernetes Service."""
+    """Return a reference to a webhook configuration; `name` is that of the Kubernetes Service."""
     kind = (
         kinds.MUTATING_WEBHOOK_CONFIGURATION
         if service.is_mutating

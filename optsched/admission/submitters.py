@@ -86,8 +86,9 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
     submitter. All other updates keep the recorded submitter. `joined` is the result of
     `format_joined` for a pod, or None.
 
-    A record that a user wrote into the object is replaced. An object that was created before the
-    webhook was installed has no record until an update changes what the object runs.
+    If a user wrote submitters into the annotation, they are replaced. An object that was created
+    before the webhook was installed has no recorded submitter until an update changes what the
+    object runs.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return

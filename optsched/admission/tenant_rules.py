@@ -1,8 +1,9 @@
 """Restrictions on tenants: guarded annotations, PriorityClasses, owners and PodGroup status.
 
-A tenant that writes a guarded annotation could exceed its share. Only schedulers and device plugins
-may record which devices a pod holds. Users who may update queues are administrators and may write
-all annotations. Administrators may allow tenants to write some of the guarded annotations.
+A tenant that writes a guarded annotation could hold more than its share of the cluster. Only
+schedulers and device plugins may record which devices a pod holds. Users who may update queues are
+administrators and may write all annotations. Administrators may allow tenants to write some of the
+guarded annotations.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Groups, names, fields, defaults and limits are the same as in Volcano (staging/src/volcano.sh/apis:
 scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's
-clients can therefore decode every object that this project stores. The schemas differ from those of
-Volcano as follows:
+clients can therefore decode every custom resource that optsched stores. The schemas differ from
+those of Volcano as follows:
 - The schema sets the default of `reclaimable`; in Volcano a webhook sets it.
 - An empty state or phase is accepted.
 - `kubectl get` prints more columns.

@@ -156,7 +156,7 @@ def is_owned_as(owner: Mapping[str, Any], kind: Kind) -> bool:
 def is_controlled_by(obj: Manifest, kind: Kind, uid: str) -> bool:
     """Return whether the controlling owner of an object has this kind and UID.
 
-    The kind must match, because admission does not check owner references to other kinds.
+    The kind of the owner must match, because admission does not check references to other kinds.
     """
     owner = controller_of(obj)
     return owner is not None and is_owned_as(owner, kind) and owner.get("uid") == uid

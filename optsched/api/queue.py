@@ -1,4 +1,4 @@
-"""Queues (`scheduling.volcano.sh/v1beta1`), each of which gets a share of the cluster.
+"""Queues (`scheduling.volcano.sh/v1beta1`), among which the cluster is shared.
 
 Names, defaults and limits are from Volcano's scheduling/v1beta1/types.go and its queue webhooks
 (pkg/webhooks/admission/queues). Unlike in Volcano 1.14 and later, a queue may have a guarantee

@@ -47,7 +47,7 @@ CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # Time of the last check
 CHECKPOINT_INTERVAL: Final = (
     "optsched.io/checkpoint-interval"  # Time between checkpoints in simulations.
 )
-USER: Final = "optsched.io/user"  # User to charge for the usage of a PodGroup or pod.
+USER: Final = "optsched.io/user"  # The user who is charged for the usage of a PodGroup or pod.
 CRATER_USER: Final = "crater.raids.io/task-user"  # User name, set by Crater.
 DATASETS: Final = "optsched.io/datasets"  # Annotation of pods, PodGroups and nodes.
 DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # Prefix of node labels.

@@ -69,7 +69,7 @@ def predicate_body(task: Body, node: Body, nodes: Iterable[Body] = ()) -> Body:
 
 
 def session_body(snapshot: Snapshot) -> Body:
-    """Return the request that starts a session; it contains the whole cluster."""
+    """Return the request that starts a session; the request describes the whole cluster."""
     return {
         "Jobs": {gang.key: job_info(gang, snapshot) for gang in snapshot.gangs},
         "Nodes": {node.name: node_info(node) for node in snapshot.nodes},
@@ -201,7 +201,7 @@ def _resource(amounts: Iterable[tuple[str, int]]) -> Body:
 
 
 def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
-    """Parse an extender's reply into fields of `Reply`; raise ValueError if it is invalid.
+    """Parse an extender's reply into fields of `Reply`; raise ValueError if the reply is invalid.
 
     Replies to PREDICATE are parsed by `read_refusals` instead.
     """

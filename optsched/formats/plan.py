@@ -271,7 +271,7 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
 
 
 def _checked(fields: Fields, name: str, keys: Iterable[str]) -> Iterator[str]:
-    """Yield the given keys; report an error for each key that is not `namespace/name`."""
+    """Yield the given object keys; report an error for each key that is not `namespace/name`."""
     for key in keys:
         if not _KEY.fullmatch(key):
             fields.reject(f"{name}[{key}]", key, _NOT_A_KEY)

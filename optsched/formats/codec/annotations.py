@@ -55,7 +55,7 @@ _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
 def without_annotations(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
-    """Drop the given keys from annotations; return the same mapping if none of them occurs."""
+    """Drop the given keys from annotations; return the same mapping if no given key occurs."""
     if not any(key in keys for key in annotations):
         return annotations
     return {key: value for key, value in annotations.items() if key not in keys}
@@ -288,7 +288,7 @@ def plugin_annotations_key(
 
 
 def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
-    """Return the PodGroup whose pods must not share vGPUs; "" without the spread policy."""
+    """Return the PodGroup whose pods must not share vGPUs; "" without the vGPU policy `spread`."""
     if annotations.get(wellknown.VGPU_PODGROUP_POLICY) != SPREAD:
         return ""
     name = first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)

@@ -122,7 +122,7 @@ CARDS: Final = "optsched.io/vgpus"
 """Pod annotation in snapshot dumps: the GPU and NPU requests of the pod's containers."""
 
 GPU_SHARE_PROBLEM: Final = "optsched.io/card-problem"
-"""Node annotation in snapshot dumps: why the node's devices could not be read."""
+"""Node annotation in snapshot dumps: the reason why the node's devices could not be read."""
 
 MAX_SHARED_GPUS: Final = 1024
 """Maximum number of shared GPUs per node, which bounds memory use."""
@@ -183,7 +183,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(device: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """Return a GPU or NPU with its possible partitions; the same object if nothing changes."""
+    """Return a GPU or NPU with its possible partitions; the same object if they do not change."""
     if device.npu:
         chip = chip_of(device.npu, table.chips)
         return device if chip == device.chip else replace(device, chip=chip)
@@ -313,7 +313,8 @@ def check_gpu_shares(
 ) -> tuple[GpuShare, ...]:
     """Drop GPU shares of device kinds for which a pod holds more devices than it requests.
 
-    Each dropped kind is reported as an error, because a user may have written the annotations.
+    Each dropped device kind is reported as an error, because a user may have written the
+    annotations.
     """
     if not uses:
         return ()

@@ -1,8 +1,8 @@
 """Read and write the tree of HyperNodes, and the network topology requests of PodGroups.
 
 Contradictions are resolved and reported: a second parent, a cycle, or a node that two HyperNodes
-list. Only the contradictory members are ignored, so a HyperNode never covers nodes outside its
-member list. In case of a contradiction, Volcano stops all jobs with a topology request
+list. Only the contradictory HyperNode members are ignored, so a HyperNode never covers nodes
+outside its member list. In case of a contradiction, Volcano stops all jobs with a topology request
 (`pkg/scheduler/api/hyper_node_info.go`).
 """
 
@@ -106,7 +106,7 @@ class NodeIndex:
         return True
 
     def drop(self, name: str) -> bool:
-        """Remove a node; return False if it is not stored."""
+        """Remove a node; return False if the node is not stored."""
         labels = self._labels.pop(name, None)
         if labels is None:
             return False
@@ -115,7 +115,7 @@ class NodeIndex:
             labelled.discard(name)
             if not labelled:
                 # Each node has its own host name label, so every deleted node would leave an empty
-                # set.
+                # node set.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)
@@ -217,7 +217,7 @@ class TopologyIndex:
         self._is_stale |= self._hypernodes.pop(name, None) is not None
 
     def topology(self) -> Topology:
-        """Return the current tree; until the tree changes, return the same object."""
+        """Return the current HyperNode tree; until the tree changes, return the same object."""
         if not self._is_stale:
             return self._topology
         self._is_stale = False

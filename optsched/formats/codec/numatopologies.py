@@ -1,7 +1,7 @@
 """Read and write NUMA nodes (Numatopologies), and NUMA requests and allocations of pods.
 
-An agent on each node (Volcano's resource-exporter) reports the node's CPUs and GPUs, which of them
-are free for exclusive use, and which pods hold the others. Volcano:
+An agent on each node (Volcano's resource-exporter) reports the node's CPUs and GPUs, which CPUs and
+GPUs are free for exclusive use, and which pods hold the other CPUs and GPUs. Volcano:
 `pkg/scheduler/api/numa_info.go`.
 """
 
@@ -54,7 +54,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
     """Parse a Numatopology; return the node name, its NUMA cells, and all field errors.
 
     The NUMA cells are None if the object has no name. If any field is invalid, the whole
-    Numatopology is ignored, because a wrong list of free CPUs is worse than an unknown one.
+    Numatopology is ignored, because a wrong list of free CPUs is worse than no list.
     """
     parsed, errors = parse_numatopology(obj)
     if parsed is None:
@@ -71,7 +71,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
 
 @dataclass(slots=True)
 class _Units:
-    """The CPUs or GPUs of a node: their NUMA cells, and which are reserved, free or held."""
+    """The CPUs or GPUs of a node: their NUMA cells, and whether each is reserved, free or held."""
 
     resource: str
     path: str

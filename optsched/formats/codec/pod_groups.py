@@ -223,7 +223,7 @@ def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
 
 
 def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
-    """Return the gang of pods whose PodGroup does not exist.
+    """Return the gang that consists of the pods of a missing PodGroup.
 
     `Gang.problem` is None if all pods are terminating or have finished, because a finished job
     deletes its PodGroup.
@@ -334,7 +334,7 @@ class ShuffleTimes:
         """Return when each plugin last moved pods to better nodes.
 
         `taken_ms` is the current time in ms since 1970, or None. Times after `taken_ms` are
-        ignored, so that another process with a wrong clock cannot block the plugin.
+        ignored, so that a process on a machine with a wrong clock cannot block the plugin.
         """
         found: dict[str, int] = {}
         for times in (self.written, self.own):

@@ -196,7 +196,7 @@ def usage_text(usage: Usage) -> str:
 
 
 def read_usage(annotations: Mapping[str, str]) -> tuple[Usage | None, tuple[FieldError, ...]]:
-    """Parse the usage in annotations (None if missing or invalid); return it and its errors."""
+    """Return the usage in annotations (None if missing or invalid), and all errors in it."""
     text = annotations.get(USAGE)
     if text is None:
         return None, ()

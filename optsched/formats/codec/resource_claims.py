@@ -341,7 +341,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
             name = f"{driver}-{pool_name}-{number}".replace("/", "-")
             yield _manifest(kinds.RESOURCE_SLICES[0], {"name": name}, spec=spec)
     for node in sorted(devices.in_flux):
-        # The pool counts as incomplete, because this slice is one of two and the other is missing.
+        # The pool counts as incomplete, because it declares two slices and only this slice exists.
         pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
         nodes = {"nodeName": node} if node else {"allNodes": True}
         spec = {"driver": "optsched.io", "pool": pool, **nodes, "devices": []}

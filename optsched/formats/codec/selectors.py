@@ -43,8 +43,8 @@ def with_label_keys(
     """Return a selector that also compares the given label keys with the pod's own label values.
 
     The field `matchLabelKeys` adds requirements with the operator In, `mismatchLabelKeys` with
-    NotIn. Label keys that the pod lacks are ignored. A missing selector remains missing.
-    Requirements that the API server has already merged are not added again. Upstream:
+    NotIn. The function ignores label keys that the pod does not have. A missing selector remains
+    missing. Requirements that the API server has already merged are not added again. Upstream:
     pkg/registry/core/pod/strategy.go and the PodTopologySpread plugin.
     """
     if selector is None:

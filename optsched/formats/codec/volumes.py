@@ -41,7 +41,7 @@ ZONE_LABELS: Final = (
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 )
-"""Labels that hold the region or zone of a volume, in the order in which they are checked."""
+"""Labels that hold the region or zone of a volume, in the order in which optsched checks them."""
 BETWEEN_ZONES: Final = "__"
 """Separator between zones in the zone label of a volume that is in several zones."""
 

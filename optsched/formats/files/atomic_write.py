@@ -29,7 +29,7 @@ def write_atomically(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-                # The umask can only be read by setting it.
+                # The only way to read the umask is to set it.
                 umask = os.umask(0o022)
                 os.umask(umask)
                 fresh.chmod(0o666 & ~umask)
@@ -42,7 +42,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def can_be_replaced(path: Path) -> bool:
-    """Return whether a path can be replaced: it is a regular file or does not exist.
+    """Return whether the file at a path can be replaced: it is a regular file or does not exist.
 
     Devices, pipes and links to file descriptors, such as `/dev/stdout`, must not be replaced, even
     if the file descriptor refers to a regular file.

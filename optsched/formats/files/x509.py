@@ -145,7 +145,7 @@ def _key_usage(*purposes: str) -> x509.KeyUsage:
 
 
 def general_name(name: str) -> x509.GeneralName:
-    """Convert a name to an IP address if it is one, and otherwise to a DNS name."""
+    """Convert an IP address or a DNS name to an alternative name for a certificate."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

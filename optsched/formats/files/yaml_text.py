@@ -3,8 +3,8 @@
 Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so kubectl and
 optsched read a manifest in the same way. For example, `yes` and `on` are true, `010` is 8,
 timestamps are strings, and keys are always strings. One difference: optsched reads `y` and `n` as
-strings, as in PyYAML and YAML 1.2, because users choose them as names. kubectl rejects a manifest
-with `name: y`. The parser is libyaml if PyYAML was built with it.
+strings, as in PyYAML and YAML 1.2, because users choose `y` and `n` as names. kubectl rejects a
+manifest with `name: y`. The parser is libyaml if PyYAML was built with it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class Document:
 def read_yaml(text: str) -> Iterator[Document | TextError]:
     """Yield the documents of a text in order; an invalid document does not affect later ones.
 
-    If a key occurs twice in a mapping, its last value applies, and an error precedes the document.
+    If a key occurs twice in a mapping, the last value applies, and an error is yielded before the
+    document.
     """
     starts = [0, *(match.start() for match in _DOCUMENT.finditer(text))]
     line = 0
@@ -224,7 +225,7 @@ def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
 
 
 class _Builder:
-    """A builder of values from YAML parser events; all aliases of an anchor share one value."""
+    """A builder of values from YAML parser events; all aliases of an anchor share one object."""
 
     def __init__(self, loader: Any, line: int, end: int, size: int) -> None:  # noqa: ANN401  C or Python
         self._most_aliased = _ALIASED[0] + _ALIASED[1] * size
@@ -257,7 +258,8 @@ class _Builder:
                     f"the alias {event.anchor} refers to an anchor that is missing or incomplete",
                     event,
                 )
-            # A shared value uses no extra memory, but readers visit it once per alias.
+            # An object with several aliases uses memory once, but readers visit the object once per
+            # alias.
             self._num_values += self._sizes[event.anchor]
             self._num_aliased += self._sizes[event.anchor]
             if self._num_aliased > self._most_aliased:
@@ -290,8 +292,8 @@ class _Builder:
         while type(event := self._get()) is not yaml.SequenceEndEvent:
             lines.append(self._line + event.start_mark.line)
             built.append(self._value(event))
-        # The lines of a nested list named `items` were assigned earlier; the outer list overrides
-        # them.
+        # The lines of a nested list named `items` were stored earlier; the lines of the outer list
+        # replace them.
         self._item_lines = lines
         return built
 

@@ -126,7 +126,7 @@ OPTIONAL_KINDS: Final = frozenset(
         *kinds.DEVICE_KINDS,
     }
 )
-"""Kinds in `READ_KINDS` that a cluster need not serve; an unserved kind has no objects."""
+"""Kinds in `READ_KINDS` that an API server need not serve; an unserved kind has no objects."""
 
 
 class ClusterObjects:
@@ -326,7 +326,7 @@ def assemble(
     """
     index, options = _ObjectIndex(objects, where), options or DecodeOptions()
     cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
-    # If several ConfigMaps list the partitions of a GPU or NPU model, the first of them applies.
+    # If several ConfigMaps list the partitions of a GPU or NPU model, the first ConfigMap applies.
     devices = DeviceTable()
     for key, entry in index.objects_of(kinds.CONFIG_MAP).items():
         table, errors = parse_device_table(entry.obj)

@@ -134,7 +134,7 @@ class GangAssumptions:
     enqueued: dict[str, str] = field(default_factory=dict)
 
     def apply_to(self, gang: Gang, group: PodGroup | None) -> Gang:
-        """Apply the assumptions to a gang; drop those that are confirmed or contradicted.
+        """Apply the assumptions to a gang; drop confirmed and contradicted assumptions.
 
         A new gang with the same key has a new UID, which contradicts all assumptions. A PodGroup
         whose pods are deleted is never enqueued, so an assumption about its phase is dropped too.

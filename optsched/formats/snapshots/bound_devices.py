@@ -1,12 +1,13 @@
 """The devices with which pods were bound, and the pod condition that records them.
 
 Without the admission webhook, a user with the role `edit` may change any annotation of a pod. The
-devices of a pod are therefore recorded when it is bound, and do not change later. The record comes
-from the binder of this process, or from a condition in `pods/status` that another binder wrote
-before it bound the pod. The role `edit` does not permit writes to `pods/status`. Without a binder's
-record or condition, the devices are read from the annotations of the pod when it was first seen on
-its node. A pod without a record or condition holds no device in two cases: it was created with a
-node, so no scheduler bound it, or its scheduler is not known to allocate devices.
+devices of a pod are therefore recorded when the pod is bound, and the record does not change later.
+The record comes from the binder of this process, or from a condition in `pods/status` that another
+binder wrote before it bound the pod. The role `edit` does not permit writes to `pods/status`.
+Without a binder's record or condition, the devices are read from the annotations that the pod had
+when the scheduler first saw it on its node. A pod without a record or condition holds no device in
+two cases: it was created with a node, so no scheduler bound it, or its scheduler is not known to
+allocate devices.
 """
 
 from __future__ import annotations

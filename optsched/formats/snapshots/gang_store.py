@@ -88,7 +88,7 @@ class GangStore:
         }
         self._held: dict[str, Reason] = {}
         self._assumed = GangAssumptions()
-        self._admitted: dict[str, str] = {}  # the queue at admission, keyed by gang key
+        self._admitted: dict[str, str] = {}  # the queue that admitted the gang, keyed by gang key
         self._gangs = builder.gangs
         self.shuffles = ShuffleTimes()
 
@@ -150,7 +150,7 @@ class GangStore:
         self._assumed.enqueued.clear()
 
     def revoke_enqueued(self, key: str) -> bool:
-        """Drop the assumption that a gang without pods is enqueued; return whether it existed.
+        """Drop the assumption that a gang without pods is enqueued; return whether there was one.
 
         Controllers create the pods only after they have read the phase from the API server.
         """
@@ -204,7 +204,8 @@ class GangStore:
             if not tasks and not is_empty_group_of(group, self._options.scheduler_names):
                 return None
             if not tasks and group.meta.deletion_ms is not None:
-                # A finalizer keeps the PodGroup, but no pod will use its `minResources`.
+                # A finalizer delays the deletion of the PodGroup, but no pod will use its
+                # `minResources`.
                 return None
             gang, remarks = gang_of_group(group, tasks, self.priorities)
             if group.errors or remarks:
@@ -290,8 +291,8 @@ class GangStore:
             queue = self._queues.by_key.get(named)
             if is_fixed or queue is None:
                 continue
-            # With RBAC, a pod may join only the PodGroup and queue that admission recorded on it.
-            # A PodGroup without recorded submitters may belong to the pod's user.
+            # With RBAC, a pod may join only the PodGroup and queue that admission recorded on the
+            # pod. A PodGroup without recorded submitters may belong to the pod's user.
             if pod.joined is None:
                 is_restricted = any(queue.access_lists.values())
             else:

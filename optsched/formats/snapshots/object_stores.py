@@ -49,7 +49,7 @@ Raw: TypeAlias = "dict[str, Any]"
 """A Kubernetes object in parsed JSON."""
 
 Problems: TypeAlias = "dict[tuple[Kind, str], tuple[FieldError, ...]]"
-"""Invalid fields, keyed by kind and key of the object."""
+"""Invalid fields of objects, keyed by kind and object key."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -367,7 +367,7 @@ class DeviceStore:
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
-    """Merge objects of several API versions: for each key, the newest version wins.
+    """Merge objects of several API versions: for each object key, the newest API version is used.
 
     `versions` lists one mapping per API version, newest first.
     """
@@ -451,7 +451,7 @@ class NodeStore:
             self._update_node(name, attach_limits=limits or ())
 
     def set_device_table(self, table: DeviceTable) -> bool:
-        """Set the partitioning of GPUs and NPUs; return whether it changed."""
+        """Set the tables of GPU and NPU partitions; return whether a table changed."""
         if table == self._device_table:
             return False
         self._device_table = table

@@ -1,8 +1,8 @@
 """Encode a snapshot as objects that `assemble` converts back to an equal snapshot.
 
-A value that has an API field is written to the field. Annotations (see `codec.annotations`) hold
-all other state: why an object is unusable, since when a gang waits, and GPU shares. Containers and
-other fields that no scheduler reads get placeholder values.
+A value for which the API has a field is written to this field. Annotations (see
+`codec.annotations`) hold all other state: why an object is unusable, since when a gang waits, and
+GPU shares. Containers and other fields that no scheduler reads get placeholder values.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ class _InvalidJob(Exception):
 def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     """Read a job log of the Philly trace; each virtual cluster becomes a queue.
 
-    Each machine of a job's last attempt becomes a task. The duration of a job is the total duration
-    of its attempts. A job that was still running when the trace ended runs forever. Jobs are sorted
-    by submission time.
+    For each machine that a job's last attempt used, the job has one task. The duration of a job is
+    the total duration of its attempts. A job that was still running when the trace ended runs
+    forever. Jobs are sorted by submission time.
 
     Parameters
     ----------

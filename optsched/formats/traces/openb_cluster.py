@@ -269,7 +269,7 @@ def _node(row: _Row) -> Node:
 
 
 class _PodReader:
-    """A reader of the pods in a pod list.
+    """A reader that converts the pods in a pod list.
 
     Pods with equal requests and constraints share one `TaskShape` object.
     """

@@ -59,7 +59,7 @@ class Row:
 
     @property
     def is_sound(self) -> bool:
-        """Whether no problem with this row has been reported yet."""
+        """Whether no problem with the row has been reported yet."""
         return len(self.problems) == self._before
 
     def reject(self, column: str, message: str) -> None:
@@ -131,7 +131,7 @@ class Row:
 
 
 def instant_ms(text: str) -> int | None:
-    """Parse a time, with or without a UTC offset; return ms since 1970, or None if it is invalid.
+    """Parse a time, with or without a UTC offset; return ms since 1970, or None if invalid.
 
     The format is `YYYY-MM-DD HH:MM:SS`. A suffix `PST` or `PDT` is ignored, because either all
     times in a trace have a suffix or none has one.
@@ -146,7 +146,7 @@ def instant_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a CSV table with one row per line and no quoting.
+    """The columns of a CSV table that has one row per line and no quoted cells.
 
     An invalid line does not affect other lines.
 
@@ -285,7 +285,7 @@ def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[TaskGroup, 
     if not num_tasks:
         return ()
     split = {resource: divmod(amount, num_tasks) for resource, amount in demands.items()}
-    # For each resource, the first `more` tasks request one unit more than the others.
+    # For each resource, the first `more` tasks request one unit more than the other tasks.
     ends = sorted({num_tasks, *(more for _, more in split.values() if more)})
     return tuple(
         TaskGroup(

@@ -313,7 +313,7 @@ _JOB_LISTS: Final[Mapping[str, Sequence[str]]] = {"helios": HELIOS_COLUMNS, "acm
 
 
 def describe_unknown_table(path: Path) -> str:
-    """Return why a CSV file cannot be replayed without `--format`; empty if it can."""
+    """Return why replaying a CSV file needs the option `--format`; empty if it does not."""
     missing = missing_columns(path)
     if not missing:
         return ""

@@ -84,7 +84,7 @@ class BarePodRules(StrEnum):
     """Each pod that names no PodGroup becomes a gang of its own."""
 
     WAIT = "wait"
-    """A pod waits until controllers create a PodGroup for it or its owner."""
+    """A pod waits until controllers create a PodGroup for the pod or its owner."""
 
 
 SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDULER_NAME)
@@ -122,7 +122,7 @@ class DecodeOptions:
 
 
 class PodDecoder:
-    """A decoder from pods to tasks.
+    """A decoder that converts pods to tasks.
 
     Pods with equal requests and constraints share one `TaskShape` object.
 

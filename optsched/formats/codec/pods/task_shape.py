@@ -84,7 +84,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
-    # A list may be read several times, but each error in it is reported once.
+    # A list of constraints may be read several times, but each error in the list is reported once.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 
@@ -250,8 +250,8 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
             relations = (*relations, meta.namespace, name)
         own = map(meta.annotations.get, (DEVICE, CARDS, NEEDS))
         parts = (
-            # The key distinguishes empty values by type, because `false` is an error where an empty
-            # list is valid.
+            # The cache key distinguishes empty values by type, because `false` is an error where an
+            # empty list is valid.
             containers and [_container_key(c) for c in containers],
             starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
             get("overhead"),

@@ -172,7 +172,8 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
         "podAffinity": _pod_affinity(shape.pod_affinity, near),
         "podAntiAffinity": _pod_affinity(shape.pod_anti_affinity, apart),
     }
-    # Amounts that claims charge to the queue are omitted: the reader computes them from claims.
+    # Amounts that claims charge to the queue are omitted: the reader computes the amounts from the
+    # claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
     # A request of 0 is written, because a limit alone would imply an equal request.
     requests = {**{name: 0 for name, _ in shape.burst}, **plain}
