@@ -99,7 +99,7 @@ class Ledger:
         return gang not in self._gang_used and not self._gang_used.rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
-        """Return the resources (R,) of a gang's tasks that run or have been placed."""
+        """Return the resources (R,) that a gang's running and placed tasks use."""
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
@@ -112,7 +112,7 @@ class Ledger:
 
     @property
     def coming_total(self) -> list[int]:
-        """The total future idle capacity (R,), once terminating pods and victims have ended."""
+        """The cluster's idle capacity (R,) after terminating pods end and nominated tasks start."""
         both = zip(self.idle_total, self.leaving_total, self._nominated_total, strict=True)
         return [idle + leaving - nominated for idle, leaving, nominated in both]
 
@@ -144,7 +144,7 @@ class Ledger:
 
 
 class _GangUsage(dict[int, list[int]]):
-    """The resources that each gang uses, shape (R,); each row is computed when it is first read."""
+    """The resources (R,) that each gang uses; a row is computed when it is first read."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class Outcome:
         return self.problem.queues.summed_up(self.queue_allocated)
 
     def derived(self, compute: Callable[[Outcome], Derived]) -> Derived:
-        """Return the result of a pure function of the outcome; the function is called only once."""
+        """Return the cached result of a pure function of the outcome."""
         if compute not in self._derived:
             self._derived[compute] = compute(self)
         return cast("Derived", self._derived[compute])

@@ -72,7 +72,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class LevelKind:
-    """A level of the objective that a model of a policy may list by name.
+    """An objective level that a scheduling model may list by name.
 
     Attributes
     ----------

@@ -113,7 +113,7 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The reply as JSON, as it is recorded."""
+        """The reply as JSON, in the form in which a recording stores it."""
         kept = {"failure": self.failure} if self.failure else dict(self.fields)
         return json.dumps(kept, sort_keys=True)
 
@@ -137,7 +137,7 @@ class Outside(Protocol):
 
 
 class Recording:
-    """Replays recorded replies in order; repeats the last reply to a call once no others are left.
+    """Replays the recorded replies to each call in order, and then repeats the last one.
 
     A call without a recorded reply fails.
     """
@@ -175,7 +175,7 @@ class Recorder:
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """(verb, reason) pairs of the calls that failed, either for all nodes or for some nodes."""
+        """The calls that failed for all nodes or for some nodes, as (verb, reason) pairs."""
         found: list[tuple[str, str]] = []
         for question, reply in self._entries:
             by_node = reply.fields.get("failed")
@@ -212,7 +212,7 @@ class _Answers:
 
 @dataclass(frozen=True, eq=False)
 class Extender(Rule):
-    """Lets a service filter and score nodes, and vote on gangs, queues and victims.
+    """Lets an external service filter and score nodes, and vote on gangs, queues and victims.
 
     Attributes
     ----------
@@ -239,7 +239,7 @@ class Extender(Rule):
     _answers: _Answers = field(default_factory=_Answers, init=False, repr=False)
 
     def is_configured(self, verb: Verb) -> bool:
-        """Return whether the policy configures a path for the verb."""
+        """Return whether the policy configures a URL path for the kind of call `verb`."""
         return any(verb is known for known, _ in self.paths)
 
     def manages(self, request: Amounts) -> bool:
@@ -253,7 +253,7 @@ class Extender(Rule):
         )
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Return why the service rejects each node for a task and all equal tasks, by node name."""
+        """Return, by node name, why the service rejects the node for a task and all equal tasks."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals

@@ -219,7 +219,8 @@ class _Search:
         self._demands: dict[int, tuple[Demand, ...]] = {
             a: options[0].demands for a, options in enumerate(claims) if not _is_open(options)
         }
-        # By claim: an iterator over the variants to compute, and the variants already computed.
+        # By claim: an iterator over the variants that are not computed yet, and the computed
+        # variants.
         self._variants: dict[
             int, tuple[Iterator[tuple[Demand, ...]], list[tuple[Demand, ...]]]
         ] = {}

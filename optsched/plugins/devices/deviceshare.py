@@ -272,7 +272,7 @@ class DeviceShare(Rule):
 
         If all tasks fit when devices are allocated in Volcano's order, the result is this
         allocation; otherwise a search tries all allocations. The search ends after `max_failures`
-        failed states.
+        states without a solution.
         """
         after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:

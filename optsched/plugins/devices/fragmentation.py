@@ -255,7 +255,7 @@ class FragLevel:
         return idle_share * max(free - int(requested), 0)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return the level as an exact expression for whole GPUs, or 0 if any task has a GPU share.
+        """Return the level as an exact expression if no task has a GPU share; otherwise return 0.
 
         The expression is Σ 1000 · share[m] · waste[m, n], where share[m] is the weight of GPU class
         m and waste[m, n] is the number of wasted GPUs of node n. The constraint is waste[m, n] ≥

@@ -164,7 +164,7 @@ class Holding:
         return unused >= 0 and _pack(self.parts, (WHOLE,) * unused, set())
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
-        """Return the usage with `number` more equal tasks, or fewer if `number` is negative."""
+        """Return the usage after adding `number` equal tasks; a negative number removes tasks."""
         parts = [*self.parts, *([part] * number if part else ())]
         for _ in range(-number if part else 0):
             parts.remove(part)
@@ -183,8 +183,8 @@ def shares_devices(problem: Problem) -> bool:
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
     """Return whether the GPU shares `parts`, in descending order, fit on the GPUs.
 
-    `free` are the idle thousandths of the GPUs in ascending order. `dead` contains the states in
-    which the search is known to fail.
+    `free` contains the idle thousandths of the GPUs in ascending order. `dead` contains the states
+    in which the search is known to fail.
     """
     if not parts:
         return True

@@ -324,7 +324,7 @@ _Terms: TypeAlias = "list[tuple[int, int]]"
 def _choose_cells(
     model: LinearModel, layout: Layout, containers: Sequence[tuple[NumaNeed, int, int]]
 ) -> list[dict[int, _Terms]]:
-    """Add constraints that choose a set of NUMA nodes for a container of each task.
+    """Add constraints that choose a set of NUMA nodes for each container of each task.
 
     Per container, Σ_option v = tasks, where the variable v counts the tasks that use an option.
 

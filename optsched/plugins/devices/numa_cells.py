@@ -31,7 +31,7 @@ class Free(NamedTuple):
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the idle amounts minus those in `parts`, or plus those if `sign` is -1."""
+        """Return the idle amounts minus the amounts in `parts`, or plus them if `sign` is -1."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -248,7 +248,7 @@ def _pack_sets(
     at: tuple[int, int],
     dead: set[object],
 ) -> bool:
-    """Return whether the requests from index `at[0]` on fit.
+    """Return whether all requests from index `at[0]` on fit into the cells.
 
     The request at `at[0]` tries only its options from index `at[1]` on, so that equal requests use
     their options in ascending order.

@@ -196,9 +196,9 @@ class EmptyCluster:
     def _is_easy(self, minimum: Minimum) -> bool:
         """Return whether a minimum obviously fits.
 
-        A minimum of one task class fits if enough of its pods fit in total. A minimum of several
-        classes fits if, for each class, the number of nodes on which its pods fit is at least the
-        total number of pods.
+        A minimum of one task class fits if all nodes together fit enough of its pods. A minimum of
+        several classes fits if, for each class, the number of nodes on which its pods fit is at
+        least the total number of pods.
         """
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
@@ -237,7 +237,7 @@ class EmptyCluster:
 
     @cached_property
     def node_kind(self) -> I64:
-        """Class number (N,) of each node; empty nodes of one class differ only by name."""
+        """The index (N,) of each node's class; empty nodes of one class differ only by name."""
         known: dict[object, int] = {}
         on_node = self.problem.snapshot.devices.on_node
         kinds = [

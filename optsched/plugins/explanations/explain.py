@@ -409,7 +409,7 @@ class _View:
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
-        """(number of nodes, phrase) pairs: per scarce resource, how many nodes lack it."""
+        """(number of nodes, phrase) pairs: per scarce resource, how many nodes have too little."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._requested]
         return [

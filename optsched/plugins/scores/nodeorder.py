@@ -116,7 +116,8 @@ class NodeOrder(Rule):
             busy = busy_cpu * _TOP // all_cpus + busy_memory * _TOP // all_bytes
             total += most * (busy // 2)
         if even:
-            # Converting integer arrays before the division is faster than dividing them.
+            # Converting integer arrays to floats before the division is faster than dividing them
+            # directly.
             load_cpu = busy_cpu.astype(np.float64) / all_cpus.astype(np.float64)
             load_memory = busy_memory.astype(np.float64) / all_bytes.astype(np.float64)
             apart = np.abs(load_cpu - load_memory)
@@ -374,7 +375,7 @@ class Preferences:
         return np.where(open_to, np.floor(TOP * (high + low - raw) / high), 0.0)
 
     def _by_domain(self, m: int, amounts: I64) -> F64:
-        """Return the sum (N,) of `amounts` over each node's domain; 0 for no domain."""
+        """Return the sum (N,) of `amounts` over each node's domain; 0 for nodes in no domain."""
         domain, number = self.domains[m]
         sums = np.bincount(domain[domain >= 0], amounts[domain >= 0], minlength=number)
         return np.where(domain >= 0, np.append(sums, 0.0)[domain], 0.0)

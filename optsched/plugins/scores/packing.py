@@ -79,7 +79,8 @@ class Binpack(Rule):
             for r, requested, factor in scaled:
                 busy, most = used[:, r] + requested, offered[:, r]
                 fits &= busy <= most
-                # Converting integer arrays before the division is faster than dividing them.
+                # Converting integer arrays to floats before the division is faster than dividing
+                # them directly.
                 share = busy.astype(np.float64)
                 share *= factor
                 share /= np.maximum(most, 1).astype(np.float64)

@@ -227,7 +227,7 @@ def _sum_nominated(world: World) -> Mapping[str, Mapping[str, int]]:
 
 
 def deserved_shares(problem: Problem) -> I64:
-    """Return the deserved share (Q, R) of each queue, including its descendants."""
+    """Return the deserved share (Q, R) of each queue together with its descendants."""
     return problem.derived(weighted_shares).whole
 
 

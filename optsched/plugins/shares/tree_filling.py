@@ -66,7 +66,7 @@ class GangClasses:
 
 
 def fill_tree(tree: Tree, classes: GangClasses) -> F64:
-    """Return the total dominant share (L,) that the gangs of each class have after filling."""
+    """Return the total dominant share (L,) of the gangs of each class after the water filling."""
     filling = _Filling(tree, classes)
     # Each step of the filling ends when a gang is satisfied, a limit is reached, the shares of two
     # nodes become equal, or the dominant resource of a node changes.

@@ -179,7 +179,7 @@ class _AttachedCounts:
         return self._drivers.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """Return the mask (N,) of nodes that can attach all requested volumes not attached yet."""
+        """Return the mask (N,) of nodes that can attach the requested volumes that they lack."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -188,7 +188,7 @@ class _AttachedCounts:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """Return whether a node can attach all requested volumes not attached to it yet."""
+        """Return whether a node can attach the requested volumes that it has not attached yet."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:
