@@ -3,10 +3,10 @@
 The subset has literals, `device.driver`, `device.attributes["d"].name`,
 `device.capacity["d"].name`, the operators `! && || == != < <= > >= in`, lists and `has(…)`. The
 string methods are `startsWith`, `endsWith` and `contains`; the methods of `quantity("…")` are
-`compareTo`, `isGreaterThan` and `isLessThan`. If an expression uses anything else, compiling it
-raises `Unsupported`, which names what is not supported. If the evaluation on a device fails, for
-example because the device lacks an attribute, `CelError` is raised. The semantics are those of the
-package cel in `k8s.io/dynamic-resource-allocation`.
+`compareTo`, `isGreaterThan` and `isLessThan`. If an expression uses any other feature, compiling it
+raises `Unsupported`, which names the feature. If the evaluation on a device fails, for example
+because the device lacks an attribute, `CelError` is raised. The semantics are those of the package
+cel in `k8s.io/dynamic-resource-allocation`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CelError(ValueError):
 
 
 class Domains(dict[str, "Value"]):
-    """Maps a domain, such as `gpu.nvidia.com`, to a device's attributes or capacities in it."""
+    """Maps a domain, such as `gpu.nvidia.com`, to a device's attributes or capacities there."""
 
     def __missing__(self, key: str) -> Value:
         return {}
@@ -84,7 +84,7 @@ class Selector:
     cost: int
 
     def selects(self, device: CelDevice) -> bool:
-        """Return whether a device matches; raises CelError if the evaluation fails."""
+        """Return whether the expression selects a device; raises CelError if evaluation fails."""
         return _truth(self.term(device))
 
 

@@ -298,7 +298,8 @@ class DeviceClaim:
 class DeviceClass:
     """A DeviceClass and the CEL expressions that all its devices match.
 
-    `config` holds the driver configurations of the class, as JSON; allocations include them.
+    `config` holds the driver configurations of the DeviceClass, as JSON; allocations include these
+    configurations.
     """
 
     name: str
@@ -357,7 +358,7 @@ class Devices:
     def freed(self, residents: Iterable[ClaimUser], ended: Collection[str]) -> frozenset[str]:
         """Return the keys of the claims that no task uses once the tasks in `ended` have ended.
 
-        `residents` are the tasks on nodes, and `ended` holds the keys of tasks among them.
+        `residents` are the tasks on nodes, and `ended` holds the keys of some of these tasks.
         """
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
@@ -417,7 +418,7 @@ class Devices:
         return found
 
     def _selects(self, device: PooledDevice, need: DeviceNeed) -> bool:
-        """Return whether a device matches a request's class, selectors and capacity.
+        """Return whether a device matches a request's DeviceClass, selectors and capacity.
 
         Raises CelError if the evaluation of a selector fails.
         """

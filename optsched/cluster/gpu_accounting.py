@@ -158,8 +158,8 @@ def _find_joint_allocation(
     fitting = sorted((idle, i) for i, idle in enumerate(free) if idle >= each)
     if len(fitting) < number:
         return None
-    # GPUs with equal free capacity are interchangeable, so only one of them is tried. Requests
-    # for several whole GPUs only fit on unused GPUs, which are all interchangeable.
+    # GPUs with equal free capacity are interchangeable, so only one of these GPUs is tried.
+    # Requests for several whole GPUs only fit on unused GPUs, which are all interchangeable.
     subsets = [fitting[:number]]
     if number == 1:
         subsets = [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]

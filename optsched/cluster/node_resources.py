@@ -211,7 +211,7 @@ class Alignment(StrEnum):
 
     @property
     def is_strict(self) -> bool:
-        """Whether the kubelet rejects a pod whose resources it cannot align."""
+        """Whether the kubelet rejects a pod whose resources cannot be aligned."""
         return self in (Alignment.RESTRICTED, Alignment.SINGLE)
 
 

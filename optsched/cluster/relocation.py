@@ -1,7 +1,8 @@
 """Evicted pods and moved pods. A moved pod is evicted, and its replacement starts on another node.
 
-The owner of a moved pod creates the replacement some time after the eviction. Until the replacement
-exists, no pod can be nominated to the node, so an expected task reserves the node's capacity.
+The owner of a moved pod creates the replacement pod some time after the eviction. Until the
+replacement exists, no pod can be nominated to the node, so an expected task reserves the node's
+capacity.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PATIENCE_MS = 120_000
 """How long capacity stays reserved for a replacement pod after the eviction, in milliseconds."""
 
 _BARE_POD = "pod:"
-"""Prefix of the name of a gang that consists of a bare pod."""
+"""Prefix of the names of gangs that consist of a bare pod."""
 
 _MARK = "~"
 """Suffix of the keys of tasks without a pod; Kubernetes object names cannot contain "~"."""

@@ -77,7 +77,7 @@ class _CacheOwner:
 
 @dataclass(frozen=True, slots=True)
 class Node(_CacheOwner):
-    """A node and the tasks on it, including tasks of other schedulers.
+    """A node and the tasks on the node, including tasks of other schedulers.
 
     Attributes
     ----------

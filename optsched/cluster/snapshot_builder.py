@@ -64,7 +64,7 @@ class SortedMap(Generic[V]):
 
 
 class SnapshotBuilder:
-    """Stores nodes, the tasks on them, and gangs, from which `build` makes a snapshot.
+    """Stores nodes, the tasks on nodes, and gangs, from which `build` makes a snapshot.
 
     A task may be added before its node.
 
@@ -86,7 +86,7 @@ class SnapshotBuilder:
         return self._bare_nodes.get(name)
 
     def store_node(self, node: Node) -> None:
-        """Store a node without the tasks on it; `add_resident` adds the tasks."""
+        """Store a node without its tasks; `add_resident` adds the tasks."""
         self._bare_nodes[node.name] = node
         self._changed_nodes.add(node.name)
 
@@ -96,7 +96,7 @@ class SnapshotBuilder:
         self._changed_nodes.add(name)
 
     def add_resident(self, task: Task, node: str) -> None:
-        """Add a task to a node; it replaces a task with the same key."""
+        """Add a task to a node, in place of a stored task with the same key."""
         residents = self._residents.get(node)
         if residents is None:
             residents = self._residents[node] = {}

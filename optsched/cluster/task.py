@@ -216,7 +216,7 @@ class TaskShape:
 
 
 class TaskStatus(StrEnum):
-    """The state of a task, as far as it matters for scheduling.
+    """The scheduling state of a task.
 
     An expected task reserves capacity on a node for the replacement of a moved pod until the pod's
     owner creates the replacement. The members are strings, because every session hashes the status

@@ -54,7 +54,7 @@ class Arrival:
 
 
 class NodeChange(StrEnum):
-    """The type of a node event: the node fails, or it is up again."""
+    """The type of a node event: a failure or a recovery of the node."""
 
     DOWN = "down"
     UP = "up"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """The volumes that suit a claim: all nodes where the claim is used can reach them.
+    """The volumes that suit a claim: all nodes where the claim is used can reach these volumes.
 
     Attributes
     ----------
@@ -149,9 +149,9 @@ def assign_volumes(
 ) -> VolumeAssignment:
     """Assign volumes to waiting claims; `used_on` maps each claim to the nodes where it is used.
 
-    Claims for which no volume can be provisioned are assigned first, and smaller claims before
-    larger ones, as in kube-scheduler. `VolumeAssignment.short` holds the claims that get no volume.
-    `selects(selector, node)` returns whether a selector selects a node.
+    Claims for which no volume can be provisioned are assigned first, and smaller claims are
+    assigned before larger claims, as in kube-scheduler. `VolumeAssignment.short` holds the claims
+    that get no volume. `selects(selector, node)` returns whether a selector selects a node.
     """
     requests: list[VolumeRequest] = []
     for key, nodes in used_on.items():

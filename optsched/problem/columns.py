@@ -199,7 +199,7 @@ _Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
 _FEW_VALUES = 64
-"""If all values lie in a range of at most this width, `group_values` does not sort them."""
+"""If all values lie in a range of at most this width, `group_values` counts instead of sorting."""
 
 
 class GangColumns:
@@ -268,8 +268,8 @@ class GangColumns:
     ) -> tuple[I64, list[_Object]]:
         """Return the index (G,) of `object_of(row)` in a list of distinct objects, and this list.
 
-        Objects are compared by identity and listed in order of first use. Gangs outside the mask
-        `chosen` (G,) have index -1.
+        Objects are compared by identity and listed in the order of their first use. Gangs outside
+        the mask `chosen` (G,) have index -1.
         """
         if object_of not in self._codes:
             known: list[object] = []

@@ -98,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """A model of bounded integer variables and linear rows; neither can be removed."""
+    """A model of bounded integer variables and linear rows, which cannot be removed."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []

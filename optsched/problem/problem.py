@@ -30,7 +30,7 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, eq=False)
 class TaskClasses:
-    """Task classes (axis C); plugins treat all tasks of a class equally.
+    """Task classes (axis C); plugins treat all tasks of a task class equally.
 
     Attributes
     ----------

@@ -238,7 +238,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Return why queues are invalid, keyed by name; a queue that is not Open may be valid."""
+    """Return why queues are invalid, keyed by queue name; a queue that is not Open may be valid."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

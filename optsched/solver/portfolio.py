@@ -1,4 +1,4 @@
-"""Select the engines for a problem, run them, and evaluate their solutions.
+"""Select the engines for a problem, run the engines, and evaluate their solutions.
 
 The greedy plan is the first incumbent. If every level has its ideal value, no plan can be better,
 and the solver does not run. Otherwise, the solver runs; the model of a small problem has a variable
@@ -228,7 +228,7 @@ def fill_idle_capacity(
     best: Solution,
     tied: Bool,
 ) -> Solution:
-    """Place further gangs greedily on the capacity that a solution leaves idle.
+    """Place more gangs greedily on the capacity that a solution leaves idle.
 
     If a search reaches its time limit on one level, gangs that only later levels count may stay
     unplaced. Decisions about the gangs in the mask `tied` (G,) do not change.
@@ -353,9 +353,9 @@ def _exclude_final_gangs(
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
     """Return the engines in order; a second engine solves levels that the first does not prove.
 
-    `DIRECT` solves problems with tied gangs or with levels over domains, if they are small enough.
-    Only `DIRECT` models node scores, but `CONFIGURATIONS` proves other levels faster. If a problem
-    is too large for the budget, each search covers only a few nodes.
+    `DIRECT` solves small problems with tied gangs or with levels over domains. Only `DIRECT` models
+    node scores, but `CONFIGURATIONS` proves other levels faster. If a problem is too large for the
+    budget, each search covers only a few nodes.
     """
     pairs, affordable = count_pairs(part.problem, part.rules), None
     if limits.budget_ms is not None:
@@ -564,8 +564,8 @@ def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
 def count_pairs(problem: Problem, rules: RuleSet) -> int:
     """Return the number of (task class, node) pairs where a task of the class fits on the node.
 
-    If the number of classes times the number of nodes exceeds 50 · `MOST_DIRECT`, this product is
-    returned as an upper bound.
+    If the number of task classes times the number of nodes exceeds 50 · `MOST_DIRECT`, this product
+    is returned as an upper bound.
     """
     most = len(find_open_classes(problem)) * problem.num_nodes
     return most if most > 50 * MOST_DIRECT else int((count_fitting_tasks(problem, rules) > 0).sum())

@@ -85,7 +85,7 @@ class _Shuffle:
         self._evicted_keys: set[str] = set()
 
     def carry_out(self, moves: Moves, plugin: str) -> None:
-        """Evict those tasks that a plugin proposes to move and that other rules allow to move."""
+        """Evict the tasks that a plugin proposes to move and that other rules allow to move."""
         tasks = moves.tasks[~self._stays[moves.tasks]]
         tasks = self._plugins.movable(tasks)
         places = None if moves.relief is None else _Places(self._problem, self._rules, moves.relief)
@@ -114,8 +114,8 @@ class _Shuffle:
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
         """Return the tasks to evict together: the task alone, or its entire gang.
 
-        The gang is evicted entirely if it has subgroups or a topology, or if it cannot run without
-        the task. The list is empty if the eviction is not allowed.
+        The gang is evicted entirely if it has subgroups or a topology request, or if it cannot run
+        without the task. The list is empty if the eviction is not allowed.
         """
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]
@@ -150,7 +150,7 @@ class _Places:
         self._copies: dict[str, int] = {}
 
     def add_copies(self, tasks: I64) -> None:
-        """Add a pending copy of each task, for which the pipeline can find a new node."""
+        """Add a pending copy of each task, for which the greedy pipeline can find a new node."""
         if self._relief.fits and len(tasks):
             gangs_now, gang_of = self._problem.snapshot.gangs, self._running.gang_of
             copies: list[Gang] = []

@@ -220,9 +220,9 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
 def _build_configurations(
     what: WhatIf, rules: RuleSet, form: Formulation, copies: DomainCopies, stay_supply: I64
 ) -> tuple[Configurations, I64]:
-    """Return the node classes with their present configurations, and each node's class (N,).
+    """Return the node classes with their present configurations, and the class (N,) of each node.
 
-    Nodes of one class have the same idle capacity, the same allowed task classes and the same
+    Nodes of one node class have the same idle capacity, the same allowed task classes and the same
     movable tasks.
     """
     problem, movables = what.problem, what.movables
@@ -333,8 +333,8 @@ def _assign_configurations(
 ) -> I64:
     """Return how many tasks (N, C' + M) of each class, copy or kind of staying task each node gets.
 
-    Each configuration (the tasks on one node) is assigned to a node of its class. The nodes whose
-    tasks are the cheapest to move get the configurations that keep the fewest tasks.
+    Each configuration (the tasks on one node) is assigned to a node of its node class. The nodes
+    whose tasks are the cheapest to move get the configurations that keep the fewest tasks.
     """
     assert update.use_class is not None  # noqa: S101
     assert update.use_tasks is not None  # noqa: S101

@@ -103,7 +103,7 @@ def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -
 
 @dataclass(frozen=True, eq=False)
 class MovableGang:
-    """A gang with running tasks that may move; it moves entirely or keeps its minimum.
+    """A gang with running tasks that may move; the gang moves entirely or keeps its minimum.
 
     Attributes
     ----------

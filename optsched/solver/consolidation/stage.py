@@ -350,7 +350,7 @@ class _Found:
 def _choose_better(
     some: _Found | None, everything: _Found | None, *, is_all: bool
 ) -> Consolidation:
-    """Return the better of two results, with the number of moves as a level result.
+    """Return the better of two results, with its number of moves as the value of a level.
 
     `everything` is the result of the model with the most movable tasks. The bound of `everything`
     applies if `everything` improves the gang levels as much as the better result. If `is_all` is

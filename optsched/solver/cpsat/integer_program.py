@@ -118,7 +118,7 @@ class SolverProgress:
 
 
 def create_solver() -> cp_model.CpSolver:
-    """Return a CP-SAT solver without the presolve step that makes it prove wrong optima.
+    """Return a CP-SAT solver without the presolve step that causes wrong proofs of optimality.
 
     With inclusion detection, the presolve of OR-Tools 9.15 removes all optimal solutions of some
     linear models (google/or-tools issue 5293).

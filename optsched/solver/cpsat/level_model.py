@@ -206,7 +206,7 @@ class LevelUpdate:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A progress report about one level, sent while the level is solved or when it is finished.
+    """A progress report about one level, sent during or after the solve of the level.
 
     Attributes
     ----------

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
 MOST_STEPS = 50_000
-"""Maximum number of steps in the search for useful configurations, summed over node classes."""
+"""Maximum number of steps in the search for configurations, summed over node classes."""
 
 WHOLE = 1e-6
 
@@ -62,7 +62,7 @@ NEAR_ENOUGH = 1e-3
 """Relative gap at which a level with at least `LEAST_ROUNDS` unfixed variables stops."""
 
 ROUND_VARIABLES = 400
-"""Number of free variables of a neighbourhood, which is the set of all variables of a few nodes."""
+"""Number of unfixed variables of a neighbourhood (all variables of a few nodes)."""
 
 ROUND_WORK = 0.05
 """Limit in deterministic seconds for the search of one neighbourhood."""
@@ -467,8 +467,8 @@ class _DirectSearch(_LevelSearch):
         vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
         if vertex is None:
             return None, bound
-        # The relaxation satisfies rows only up to a tolerance, so its bound may be wrong. Ignore a
-        # bound that contradicts the value of a known solution.
+        # The linear relaxation satisfies rows only up to a tolerance, so its bound may be wrong.
+        # Ignore a bound that contradicts the value of a known solution.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
         found = _tighter_bound(bound, vertex.bound)
@@ -478,9 +478,9 @@ class _DirectSearch(_LevelSearch):
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
         """Return upper bounds (variables,) that allow tasks only on nodes used in known solutions.
 
-        Tasks of a class may be placed on a node only if the relaxation's optimum or the incumbent
-        places such tasks there. Gangs that only later levels count get no tasks. Variables in the
-        mask `free` keep their bounds.
+        Tasks of a task class may be placed on a node only if the relaxation's optimum or the
+        incumbent places such tasks there. Gangs that only later levels count get no tasks.
+        Variables in the mask `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -657,7 +657,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _generate(
         self, goal: Expression, value: int | None
     ) -> tuple[Charged | None, Relaxed | None]:
-        """Add configurations while they improve the relaxation.
+        """Add configurations to the relaxation as long as they improve its optimum.
 
         Returns the proof of the best bound, and the optimum of the last relaxation. Both results
         are None if the relaxation was not solved.
@@ -803,7 +803,7 @@ class _ConfigurationSearch(_LevelSearch):
         return uses
 
     def _pad_values(self, relaxed: Relaxed) -> F64:
-        """Return the optimum of the relaxation, with 0 for configurations outside of it."""
+        """Return the relaxation's optimum, with 0 for configurations outside the relaxation."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
         return np.concatenate([relaxed.values, uses])
@@ -861,8 +861,8 @@ class _ConfigurationSearch(_LevelSearch):
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
         """Convert CP-SAT's progress to an update, or to None if only a bound improved.
 
-        The bounds of CP-SAT are ignored, because they hold only within the variable bounds of one
-        search.
+        The bounds of CP-SAT are ignored, because these bounds hold only within the variable bounds
+        of one search.
         """
         if sight.solution is None:
             return None

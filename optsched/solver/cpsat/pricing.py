@@ -134,7 +134,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 class _Table:
     """The best value for each capacity, and the class of the first task of a best configuration.
 
-    The class is -1 if the next lower capacity on the first axis has the same best value.
+    The task class is -1 if the next lower capacity on the first axis has the same best value.
     """
 
     worth: I64
@@ -169,8 +169,8 @@ class _Group:
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
-        # For each class, store the indices on the other axes at which a task fits, and the indices
-        # that remain after the task is placed.
+        # For each task class, store the indices on the other axes at which a task fits, and the
+        # indices that remain after the task is placed.
         moves = []
         for c, task_class in enumerate(self.classes.tolist()):
             if prices[task_class] > 0:
@@ -208,8 +208,8 @@ class _Group:
     ) -> list[I64] | None:
         """Return all maximal configurations of a node class with a value of at least `least`.
 
-        A configuration is maximal if no further task fits. A configuration is an array of task
-        counts, one for each task class of the group. Returns None if the search exceeds
+        A configuration is maximal if no task can be added to it. A configuration is an array of
+        task counts, one for each task class of the group. Returns None if the search exceeds
         `most_steps` steps.
         """
         price = [int(prices[c]) for c in self.classes.tolist()]
@@ -226,7 +226,7 @@ class _Group:
             if worth + int(table.worth[(*at, 0)]) < least:
                 continue
             if c == len(price):
-                # Omit configurations to which a task of some class could still be added.
+                # Omit configurations to which a task of some task class could be added.
                 if worth >= least and not any(
                     all(axis[other][i] >= 0 for axis, i in zip(down, at, strict=True))
                     for other in range(len(self.classes))
@@ -286,7 +286,7 @@ class Pricer:
     ) -> list[I64] | None:
         """Return the maximal configurations (C,) of a node class with a value of at least `least`.
 
-        No further task fits into a maximal configuration. Returns None if the search exceeds
+        No task can be added to a maximal configuration. Returns None if the search exceeds
         `most_steps` steps.
         """
         number = int(self._group_of[node_class])

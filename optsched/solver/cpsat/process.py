@@ -33,7 +33,7 @@ DIED = "solver process died"
 GRACE = 1.5
 GRACE_SECONDS = 0.1
 LOOK_SECONDS = 0.1
-"""Interval in seconds at which a running solve checks whether it should stop."""
+"""Interval in seconds at which a running solve checks for a request to stop."""
 
 START_SECONDS = 60.0
 

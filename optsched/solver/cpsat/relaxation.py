@@ -31,7 +31,7 @@ ROW_PRICE_BITS = 40
 """Number of bits of the largest rounded row price of a `Relaxation`."""
 
 TASK_PRICE_BITS = 52
-"""Number of bits of the largest rounded price of a task, which is the price of a supply row."""
+"""Number of bits of the largest rounded price of a task (the price of a supply row)."""
 
 MOST_SCALE_BITS = 80
 
@@ -309,8 +309,8 @@ class Charged:
     `total` is an upper bound on the value of every solution. `reduced` holds the reduced cost of
     each variable. If a variable differs by one from the bound that its reduced cost favours, the
     upper bound falls by the absolute reduced cost. If a node uses a configuration other than the
-    best one of its class, the upper bound falls by the difference between the values of the two
-    configurations. The upper bound and its reductions are multiplied by `scale`.
+    best one of its node class, the upper bound falls by the difference between the values of the
+    two configurations. The upper bound and its reductions are multiplied by `scale`.
     """
 
     total: int

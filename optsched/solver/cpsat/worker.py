@@ -2,8 +2,8 @@
 
 The process reads work from a connection, for example (model, limits, is_watched) tuples. The
 process sends an update for each level and, if the solve is watched, progress within levels. The
-last message of a solve is the reason why the solve ended. The parent process sends None to check
-whether the worker process is ready.
+last message of a solve contains the reason why the solve ended. The parent process sends None to
+check whether the worker process is ready.
 """
 
 from __future__ import annotations

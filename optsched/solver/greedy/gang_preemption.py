@@ -5,7 +5,7 @@ domain in which victims release enough capacity for a gang's minimum. The action
 tasks of gangs first, and entire gangs last.
 
 Three rules differ from Volcano: a gang that loses tasks keeps its minimum or is evicted entirely;
-victims that are not needed keep running; nominations stay valid in later sessions.
+victims whose eviction turns out unnecessary keep running; nominations stay valid in later sessions.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ class GangPreemption:
     ) -> bool:
         """Evict one unit of tasks after another until the gang fits; return whether the gang fits.
 
-        If the gang fits, evictions that are not needed are undone. If the gang does not fit, all
-        evictions are undone.
+        If the gang fits, unnecessary evictions are undone. If the gang does not fit, all evictions
+        are undone.
         """
         evicting = self._evicting
         victims: list[list[int]] = []

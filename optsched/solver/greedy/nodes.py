@@ -57,7 +57,7 @@ class _Scored:
 
 
 class _Fixed:
-    """Properties of task classes that no placement changes; all node tables share them.
+    """Properties of task classes that no placement changes; all node tables share these properties.
 
     The problem caches this object. The object holds only a weak reference to the problem, because a
     reference cycle would stay in memory until a full garbage collection.
@@ -224,7 +224,7 @@ class NodeTable:
     def may_fit(self, task_class: int) -> bool:
         """Return whether the largest idle amount of each requested resource suffices for one task.
 
-        The largest idle amounts may be outdated: they may be too high but never too low.
+        The largest idle amounts may be outdated: then they are too high, but never too low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -242,7 +242,7 @@ class NodeTable:
     def preference_scores(self, task_class: int) -> F64:
         """Return each node's score (N,) for the next task of a class, regardless of idle capacity.
 
-        The score is `NOWHERE` on nodes that the class may not use.
+        The score is `NOWHERE` on nodes that the task class may not use.
         """
         view = self._view(task_class)
         scored = self._fixed.scored(task_class)

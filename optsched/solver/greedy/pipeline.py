@@ -249,7 +249,7 @@ class _Pipeline:
         gangs = self._candidates()
         problem, placing, classes = self._problem, self._placing, self._gang_classes
         # Skip gang classes that cannot start on idle or future idle capacity. `allocate` only
-        # reduces idle capacity, so these classes cannot start later either.
+        # reduces idle capacity, so these gang classes cannot start later either.
         chosen = classes.one_per_class(gangs)
         guided = np.array([self._domains.is_guided(g) for g in chosen.tolist()], np.bool_)
         chosen = chosen[~guided]

@@ -59,7 +59,7 @@ _VOTES = {
     "gang_preemptable": (Switch.PREEMPTABLE, "preemptable"),
     "gang_reclaimable": (Switch.RECLAIMABLE, "reclaimable"),
 }
-"""Maps each vote method of plugins to the extension point that enables it, and to a replacement.
+"""Maps each vote method of a plugin to its extension point and to a replacement method.
 
 The replacement is called if a plugin does not define the vote method; "" means no replacement.
 """
@@ -102,7 +102,7 @@ class Reclaiming(Protocol):
     """A plugin that decides which queues may reclaim from others (Volcano `Preemptive`)."""
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Return whether a queue may reclaim capacity for a task of a class."""
+        """Return whether a queue may reclaim capacity for a task of a task class."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
         """Return an upper bound on how many more tasks of a class may be placed in a queue.
@@ -125,7 +125,7 @@ class Preempting(Protocol):
 
 
 class VictimReach(Protocol):
-    """A plugin that can list all running tasks that it may allow as victims."""
+    """A plugin that can list all running tasks that the plugin may allow as victims."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
         """Return a mask (V,) of the tasks that `preemptable` may return, or None for all tasks."""
@@ -262,7 +262,7 @@ class GreedyPlugins:
         )
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Return whether all plugins let a queue reclaim capacity for a task of a class."""
+        """Return whether all plugins let a queue reclaim capacity for a task of a task class."""
         return all(method(queue, task_class) for method in self._methods["may_reclaim"])
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
@@ -299,7 +299,8 @@ class GreedyPlugins:
     def find_possible_victims(self, action: str, gang: int) -> Bool | None:
         """Return a mask (V,) of the tasks that `find_allowed_victims` may return in an action.
 
-        The action is `preempt` or `reclaim`. Returns None if some tier may vote for every task.
+        The action is `preempt` or `reclaim`. Returns None if some tier of plugins may vote for
+        every task.
         """
         reach: Bool | None = None
         for tier in self._reaches[action]:

@@ -66,9 +66,9 @@ class _Keys:
 class _Rivals:
     """Gang classes that may evict the same tasks in an action, with one gang of each class.
 
-    `lacking` holds the classes whose gangs miss their minimum even after all possible evictions.
-    `num_commits` is the number of commits when `lacking` was computed; after a further commit,
-    `lacking` is computed again.
+    `lacking` holds the gang classes whose gangs miss their minimum even after all possible
+    evictions. `num_commits` is the number of commits when `lacking` was computed; after a further
+    commit, `lacking` is computed again.
     """
 
     gangs: list[int] = field(default_factory=list)
@@ -280,8 +280,8 @@ class GreedyPreemption:
         """Return whether evictions provably do not help a gang.
 
         Evictions do not help if a bound shows that too few tasks of the gang fit. Evictions do not
-        help either if no victims were found for a gang of the same class and nothing has changed
-        since.
+        help either if no victims were found for a gang of the same gang class and no placement has
+        changed since.
         """
         if not self._atomic:
             return False
@@ -289,7 +289,7 @@ class GreedyPreemption:
         return number in self._refused or self._is_lacking(gang, action)
 
     def _group_rivals(self, starving: Sequence[int], action: str) -> None:
-        """Group gang classes by the tasks that they may evict in an action."""
+        """Group gang classes by the tasks that gangs of the class may evict in an action."""
         self._rivals.clear()
         classes = self._gang_classes
         chosen = classes.one_per_class(np.array(starving, np.int64)).tolist()
@@ -396,7 +396,8 @@ class GreedyPreemption:
         """
         if self.is_losing_tasks(gang):
             return False
-        # A gang with running tasks, or with tasks that found no node, does not represent its class.
+        # A gang with running tasks, or with tasks that found no node, does not represent its gang
+        # class.
         is_typical = gang not in self._running_gangs and not self.placing.has_failed_entry(gang)
         number = self._gang_classes.class_now(gang) if self._atomic and is_typical else ALONE
         if number in self._refused:

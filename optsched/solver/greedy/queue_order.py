@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 ALONE: Final = -1
-"""The class number of every gang that shares no results with other gangs."""
+"""The class number of a gang that shares no results with other gangs."""
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 """Gang annotations that no rule reads to decide which gangs start or which tasks are evicted."""
@@ -101,7 +101,7 @@ def _identity_of(gang: Gang) -> _Identity:
 
 
 class GangClasses:
-    """The gang classes of a session, and the classes in which a gang failed to start.
+    """The gang classes of a session, and the gang classes in which a gang failed to start.
 
     Attributes
     ----------
@@ -164,9 +164,9 @@ class GangClasses:
         return self._failed
 
     def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> tuple[list[Value], I64]:
-        """Call `function` for one gang of each class among `gangs` (m,).
+        """Call `function` for one gang of each gang class among `gangs` (m,).
 
-        Returns one result per class, and the index (m,) of each gang's result.
+        Returns one result per gang class, and the index (m,) of each gang's result.
         """
         numbers = self._numbers
         if self._touched:
@@ -174,7 +174,7 @@ class GangClasses:
             numbers[list(self._touched)] = ALONE
         numbers = numbers[gangs]
         alone = np.flatnonzero(numbers == ALONE)
-        # Every gang with the class number `ALONE` gets a number of its own.
+        # Every gang with the class number `ALONE` gets a different number.
         numbers[alone] = self._num_classes + np.arange(len(alone))
         value_of, first = group_values(numbers)
         return [function(gang) for gang in gangs[first].tolist()], value_of
@@ -182,8 +182,8 @@ class GangClasses:
     def one_per_class(self, gangs: I64) -> I64:
         """Return one of `gangs` (m,) per class, without gangs whose class number is `ALONE`.
 
-        The result is empty if there are few classes, because trying each class is then faster than
-        computing bounds.
+        The result is empty if there are few gang classes, because trying each class is then faster
+        than computing bounds.
         """
         found = self._first_of_classes(gangs)
         return found if len(found) > self.few else found[:0]
@@ -207,7 +207,7 @@ Key = tuple[float, ...]
 
 
 class GangOrder:
-    """The sort keys of gangs; gangs of one class without placements share a key."""
+    """The sort keys of gangs; gangs of one gang class without placements share a key."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class GangQueue:
     def pop_hopeful(self, classes: GangClasses) -> int | None:
         """Remove gangs up to the first one whose gang class may start, and return this gang.
 
-        Returns None if a gang of every class has failed to start.
+        Returns None if a gang of every gang class has failed to start.
         """
         while self._again:
             if not classes.has_failed(gang := self.pop()):

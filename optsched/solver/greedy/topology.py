@@ -172,7 +172,7 @@ class _GangPlacement:
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
-        """Return whether a subgroup has fewer placed tasks than it needs to start."""
+        """Return whether a subgroup has fewer placed tasks than its start requires."""
         return part != NO_PART and self._placed_in(part) < self._shape.parts[part].need
 
     @property

@@ -1,7 +1,7 @@
 """Convert task counts of an aggregated solution to task nodes, and task nodes to task counts.
 
 For tasks of class c that are restricted to network domain d, the model has a copy of class c, whose
-tasks fit only on nodes in d. A copy has the request of its class and its own supply row.
+tasks fit only on nodes in d. A copy has the request of its task class and its own supply row.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def assign_tasks(
 
 @dataclass(frozen=True, eq=False)
 class _TaskGroup:
-    """Tasks of one class in one domain, or anywhere in the cluster if `forest` is None."""
+    """Tasks of one task class in one domain, or in the whole cluster if `forest` is None."""
 
     task_class: int
     tasks: I64

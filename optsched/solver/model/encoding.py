@@ -395,8 +395,8 @@ def _finish(
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # A topology choice binds the gangs of its class to specific domains, so gangs of other
-        # classes cannot take their place.
+        # A topology choice binds the gangs of a gang class to specific domains, so gangs of other
+        # gang classes cannot replace them.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

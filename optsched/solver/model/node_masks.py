@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
-    """Return a mask (N,) of the ready nodes that all rules allow for a class; None for all nodes.
+    """Return a mask (N,) of the ready nodes that all rules allow for a task class; None for all.
 
     The mask is cached per problem and tuple of rules. Callers must not modify it.
     """
@@ -86,8 +86,8 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
     """Return how many tasks (C, N) of each class fit on each node.
 
-    The numbers assume that no pending task of another class is placed. The numbers are 0 for
-    classes without open gangs.
+    The numbers assume that no pending task of another task class is placed. The numbers are 0 for
+    task classes without open gangs.
     """
     spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))
@@ -116,7 +116,7 @@ def find_lacking_shapes(
     """Return a mask (m,) of the gang shapes in `shapes` (m,) that cannot reach their minimum.
 
     A shape is in the mask only if no placement on idle capacity reaches its minimum. The number of
-    fitting tasks of each class ignores other classes and node filters.
+    fitting tasks of each task class ignores other task classes and node filters.
 
     Parameters
     ----------
@@ -153,8 +153,8 @@ def find_lacking_shapes(
 def bound_fitting_tasks(idle: I64, request: I64) -> F64:
     """Return an upper bound (C,) on the tasks of each class that fit on nodes with `idle` (N, R).
 
-    `request` (C, R) is the request of one task of each class. Classes that request
-    nothing are unlimited.
+    `request` (C, R) is the request of one task of each class. Task classes that request no resource
+    are unlimited.
     """
     found = np.zeros(len(request))
     has_idle = (idle > 0).any(axis=1)

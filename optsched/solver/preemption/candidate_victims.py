@@ -199,7 +199,7 @@ class Candidates(NamedTuple):
 
     @property
     def any_reason(self) -> Bool:
-        """A mask (V,) of the tasks that some plan may evict for any of the reasons."""
+        """A mask (V,) of the tasks that some plan may evict, for any reason."""
         found: Bool = self.preempted | self.exchanged | self.reclaimed
         return found
 

@@ -3,8 +3,8 @@
 The rows state the conditions of `plugins.eviction.entitled`, summed over gangs. A task is evicted
 only if some admitted gang is entitled to evict it. The model does not choose which gang is the
 preemptor. For each pair of a reclaimer class and a lending queue, rows limit the amounts that the
-class reclaims and the lender gives back. A reclaimer class is a set of gang classes of one queue
-that request the same resources.
+reclaimer class reclaims and the lender gives back. A reclaimer class is a set of gang classes of
+one queue that request the same resources.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_PAIRS = 2_000
 """Maximum number of (reclaimer class, lending queue) pairs with rows in a bounding model.
 
-If there are more pairs, the model does not limit the amounts that each class reclaims.
+If there are more pairs, the model does not limit the amounts that each reclaimer class reclaims.
 """
 
 MOST_EXACT_PAIRS = 200
@@ -207,9 +207,9 @@ class _Reclaiming:
     def find_due_pairs(self) -> tuple[list[ReclaimerClass], I64, Bool]:
         """Return reclaimer classes, lending queues (L,), and a mask (L, I) of entitled classes.
 
-        A class is entitled if its queue deserves a share of a resource that the class requests. A
-        class is also entitled if an ancestor of its queue deserves such a share and is no ancestor
-        of the lending queue.
+        A reclaimer class is entitled if its queue deserves a share of a resource that the class
+        requests. A reclaimer class is also entitled if an ancestor of its queue deserves such a
+        share and is no ancestor of the lending queue.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -271,8 +271,8 @@ class _Reclaiming:
                 upper=np.zeros(len(mine), np.int64),
             )
             if is_exact:
-                # At most one class reclaims from a lending queue, so that one gang can be the
-                # preemptor of all victims of the queue.
+                # At most one reclaimer class reclaims from a lending queue, so that one gang can be
+                # the preemptor of all victims of the queue.
                 model.add_rows(0, pairs, 1, upper=1)
                 for pair in found[len(found) - len(able) :]:
                     self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
@@ -327,8 +327,8 @@ class _Reclaiming:
     ) -> None:
         """Add rows that let a lender give back its excess, but keep its guarantee.
 
-        In an exact model, `able` has one class, and the binary variable `pair` lets this class
-        reclaim. In a bounding model, `pair` is None.
+        In an exact model, `able` has one reclaimer class, and the binary variable `pair` lets this
+        class reclaim. In a bounding model, `pair` is None.
         """
         line = self._ancestors(lender)
         # Read only the lender's ancestors, because there are far fewer of them than queues.

@@ -434,7 +434,7 @@ class _Presence:
 
     The verifier rejects a plan whose preemptor does not use the capacity of its victims. Without
     these rows, the model could evict tasks for a gang on nodes that the gang does not use. Queues
-    that are not entitled to the capacity could then use it.
+    that are not entitled to the capacity on such nodes could then use this capacity.
     """
 
     def __init__(self, joint: JointModel, able: EntitledClasses) -> None:

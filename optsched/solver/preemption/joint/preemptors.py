@@ -26,7 +26,7 @@ class Preemptors:
     On each node, a preemptor can use the capacity of a further victim only if the preemptor's tasks
     request more than its earlier victims release. If a gang is evicted entirely, its preemptor must
     use the capacity of at least one evicted task. Equal tasks of two gangs may swap nodes, because
-    the model does not distinguish them.
+    the model does not distinguish such tasks.
 
     Attributes
     ----------

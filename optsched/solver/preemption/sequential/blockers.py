@@ -108,10 +108,10 @@ class Blockers:
     ) -> OtherPlacements | None:
         """Return the placements of other gangs that affect the placements of the tied classes.
 
-        A class is tied if its placements depend on other tasks of the node. Returns None if no
-        class is tied and no placed task depends on the possible victims `tasks` (V,).
+        A task class is tied if its placements depend on other tasks of the node. Returns None if no
+        task class is tied and no placed task depends on the possible victims `tasks` (V,).
         """
-        # Sum the earlier placements of tied classes by class and node.
+        # Sum the earlier placements of tied task classes by class and node.
         problem, none = self._facts.problem, np.empty(0, np.int64)
         parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
         classes, nodes, numbers = parts or (none, none, none)

@@ -290,8 +290,8 @@ class EvictionCompiler:
         for stakes in (s for c in tied_classes for s in self.blockers.stakes(c)):
             helps |= stakes >= 0
         helps |= self._find_relieving_tasks(most @ request, (*ceilings, *claims), reserves)
-        # Tasks of a gang may have to be evicted together, so if one candidate of a gang helps, all
-        # candidates of the gang are useful.
+        # Tasks of a gang may have to be evicted together, so if the eviction of one candidate of a
+        # gang helps, all candidates of the gang are possible victims.
         gangs = np.zeros(problem.num_gangs, np.bool_)
         gangs[self.running.gang_of[candidates & helps]] = True
         useful = candidates & gangs[self.running.gang_of]

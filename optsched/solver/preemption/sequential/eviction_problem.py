@@ -209,7 +209,7 @@ class LendingOption(NamedTuple):
     """One way to satisfy a `Lending`: a queue holds enough of a resource until its last eviction.
 
     The last unit evicted is a task, or the tasks that a gang or subgroup loses together. Before
-    this last eviction, the queue must hold more of the resource than it must keep.
+    this last eviction, the queue must hold more of the resource than the amount that it must keep.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ class LendingOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """The constraint that a lending queue loses tasks only while it holds more than it must keep.
+    """The constraint that a lending queue loses tasks only while it holds more than a minimum.
 
     For some requested resource, the queue must hold more than the amount that it must keep. Tasks
     are not protected if they hold no resource of which the lender deserves a share.

@@ -637,7 +637,7 @@ def nominate_tasks(problem: Problem, gang: int, nominations: Nominations) -> Ite
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
-    """Return the sort key of a solution; it prefers more tasks, then fewer and cheaper victims."""
+    """Return the sort key of a solution: more tasks first, then fewer and cheaper victims."""
     return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 

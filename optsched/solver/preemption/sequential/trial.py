@@ -1,8 +1,8 @@
 """Search by trial and error for the victims of a gang that custom rules block.
 
 Models omit custom rules. Tasks of the gang are placed one at a time, each on the node that needs
-the fewest victims and passes the rules' verifiers. Finally, evictions that are not needed are
-undone, and the verifiers check the entire result. The number of victims is not proved minimal.
+the fewest victims and passes the rules' verifiers. Finally, unnecessary evictions are undone, and
+the verifiers check the entire result. The number of victims is not proved minimal.
 """
 
 from __future__ import annotations
