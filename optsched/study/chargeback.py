@@ -1,4 +1,4 @@
-"""Compute the GPU and CPU time that each queue and user held, in exact integers.
+"""Compute the GPU time and CPU time that each queue and user is charged for, in exact integers.
 
 The unit is the GPU-microsecond: one thousandth of a GPU for one millisecond. A GPU-hour is 3 600
 000 000 GPU-microseconds. For a pod with a GPU share, the requested thousandths of a GPU are
@@ -56,13 +56,13 @@ class Amounts:
 
     jobs: int = 0  # Number of gangs that have arrived.
     held: int = 0  # GPU usage of pods from their binding until they leave the node.
-    # GPU usage while the gang ran fewer pods than its minimum; included in `held`. Crater does not
-    # bill idle usage.
+    # GPU usage of pods while fewer pods of their gang ran than the gang's minimum; included in
+    # `held`. The platform Crater does not bill this usage.
     idle: int = 0
-    # GPU usage of work that was lost in evictions and moves, and GPU usage of terminating pods;
+    # GPU usage for work that was lost in evictions and moves, and GPU usage of terminating pods;
     # included in `held`.
     evicted: int = 0
-    failed: int = 0  # GPU usage of work that was lost in node failures; included in `held`.
+    failed: int = 0  # GPU usage for work that was lost in node failures; included in `held`.
     cpu_held: int = 0  # CPU usage in milli-CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
@@ -154,7 +154,7 @@ HEADER: Final = ("queue", "user", "gpu_hours", "evicted_gpu_hours", *_COLUMNS.va
 
 
 def sum_chargebacks(several: Iterable[Chargeback]) -> Chargeback:
-    """Return the charges per queue and user, summed over several chargebacks."""
+    """Return the charges per queue and user, summed over several `Chargeback` objects."""
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in several:
         for charge in each.charges:
@@ -363,7 +363,7 @@ def chargeback_of_snapshots(snapshots: Sequence[Snapshot]) -> Chargeback:
 
 @dataclass(slots=True, eq=False)
 class _RecordedGang:
-    """The charges of a gang in recorded snapshots.
+    """The charges of one gang, computed from recorded snapshots.
 
     `ran_ms` is the time at which the number of running pods reached the gang's minimum, or None if
     it is below the minimum.

@@ -5,8 +5,9 @@ pods immediately. The clock of the emulated cluster advances only when `advance`
 
 The experiment runs jobs with and without gang scheduling. Each job has 2 parameter servers with 1
 CPU and 4 workers with 2 CPUs, 10 CPUs in total. A job makes progress only while all of its six
-tasks run. On 4 nodes with 4 CPUs each, one job fits at a time. Slides by kube-batch and Volcano
-(2019) report this experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs deadlock.
+tasks run. On 4 nodes with 4 CPUs each, one job fits at a time. Slides of the projects kube-batch
+and Volcano (2019) report this experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs
+deadlock.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ class EmulatedCluster:
             self._objects[obj["kind"], name if space is None else f"{space}/{name}"] = obj
 
     def delete(self, kind: str, key: str) -> None:
-        """Delete an object; a missing object is ignored."""
+        """Delete an object; do nothing if the object does not exist."""
         self._objects.pop((kind, key), None)
 
     def objects(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a kind in key order."""
+        """Yield the objects of one kind, sorted by key."""
         for found, key in sorted(self._objects):
             if found == kind:
                 yield self._objects[found, key]

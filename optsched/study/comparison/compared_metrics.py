@@ -1,4 +1,4 @@
-"""Define the metrics by which models are compared, and test their paired differences.
+"""Define the metrics by which models are compared, and test paired differences of metrics.
 
 A difference in a metric is significant only if it passes two tests:
 

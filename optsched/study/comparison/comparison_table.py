@@ -94,7 +94,7 @@ class Comparison:
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
-        """Build a comparison from the output of `as_json`."""
+        """Build a comparison from the JSON object that `as_json` returns."""
         rows = [Row(c["model"], c["trace"], c["seed"], c["result"]) for c in found["cells"]]
         models = tuple(m["name"] for m in found["models"])
         return cls(models, rows, found["failures"], found["complete"])

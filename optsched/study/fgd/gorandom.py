@@ -97,7 +97,7 @@ def _seeded(seed: int) -> list[int]:
 
 @cache
 def _table() -> tuple[int, ...]:
-    """Return one constant per state word; `GoRandom` XORs the words of a seed with them."""
+    """Return one constant per state word; `GoRandom` XORs a seed's words with the constants."""
     text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
     first = [int(line) for line in text.split()]
     state = deque(first, maxlen=_LONG)

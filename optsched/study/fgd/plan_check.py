@@ -1,4 +1,4 @@
-"""Check the constraints of a plan for each pod and each GPU, without code of the planners."""
+"""Check a plan's constraints for each pod and each GPU, independently of the planners' code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The five deterministic policies of the FGD paper as node scores, rounded as in its simulator.
+"""The five deterministic policies of the FGD paper as node scores, rounded as in FGD's simulator.
 
 The policies are node scores, not optsched models. Each policy truncates its scores to integers from
 0 to 100, so many nodes have equal scores; ties are broken at random. The allocation curves
@@ -96,8 +96,8 @@ _AT_ONCE = 2048
 class Fragments:
     """The typical pods by which the fragmentation F is measured: M classes with GPUs, C without.
 
-    F is the idle GPU capacity that a typical pod cannot use, averaged over the typical pods by
-    frequency.
+    F is the idle GPU capacity that a typical pod cannot use, averaged over the typical pods and
+    weighted by their frequency.
     """
 
     # For each class with GPUs: its fraction of all pods, CPU request and number of GPUs, shape

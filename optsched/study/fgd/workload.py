@@ -117,7 +117,7 @@ _Request = tuple[int, int, int, str, int]
 
 
 def _typical(pod_requests: Iterable[_Request]) -> list[tuple[tuple[int, int, int, str], int]]:
-    """Return the most frequent requests, which cover `POPULAR` percent of the pods.
+    """Return the most frequent requests, which cover at least `POPULAR` percent of the pods.
 
     Requests that differ only in memory count as equal. Each request is returned with its number of
     pods. The requests are sorted by descending number of pods, then by descending request.

@@ -1,1 +1,1 @@
-"""Allocate as many GPUs as possible to pods with GPUs or GPU shares, on a few classes of nodes."""
+"""Allocate as many GPUs as possible to pods with GPU requests, on nodes of few node classes."""

@@ -25,7 +25,7 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""Number of best swap partners of each process for which capacity is checked."""
+"""Maximum number of swap partners per process for which capacity is checked, the cheapest first."""
 
 COOLING: Final = (3.0, 0.01)
 REHEATING: Final = (0.1, 0.002)
@@ -70,7 +70,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Evaluate thousands of shifts and swaps, and apply those with the lowest noisy costs."""
+        """Evaluate thousands of shifts and swaps; apply those with the lowest noisy cost change."""
         state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)

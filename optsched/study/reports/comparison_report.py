@@ -41,7 +41,7 @@ _VALUES: Final = 640.0
 
 
 def comparison_page(found: Comparison) -> Page:
-    """Return the report page of a comparison: metrics, charts over time and model definitions."""
+    """Return the report page of a comparison: metrics, charts over time, definitions of models."""
     traces = list(dict.fromkeys(row.trace for row in found.rows))
     seeds = sorted({row.seed for row in found.rows})
     replays = count_text(len({(row.trace, row.seed) for row in found.rows}), "replay")
@@ -82,7 +82,8 @@ def _sections(found: Comparison) -> Iterable[Section]:
         yield Section("distributions", "Distributions", _distribution_charts(found))
         if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
             yield Section("waits", "Waiting time by queue", [_wait_chart(found)])
-        # For each trace, show the queue shares of one seed under each model.
+        # For each trace, show how much capacity the queues hold under each model in the replay with
+        # one of the seeds.
         strips, traces = [], dict.fromkeys(row.trace for row in found.rows)
         for number, trace in enumerate(list(traces)[:MOST_TRACES]):
             rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
@@ -219,7 +220,7 @@ def _difference_x(part: float) -> float:
 def _draw_interval(
     figure: Figure, apart: Difference, verdict: str, end: float, y: float
 ) -> Iterable[Markup]:
-    """Yield one metric's name, interval and mean; `end` is the value at the end of the axis."""
+    """Yield the name, the interval and the mean of a metric; `end` is the value at the axis end."""
     css = {"better": "good", "worse": "bad"}.get(verdict, "f7")
     mean, words = signed_text(figure, apart.mean), signed_text(figure, apart.mean)
     yield svg.text((_NAMES - 8, y + 4), figure.name, text_anchor="end", class_="name")
@@ -253,9 +254,10 @@ def _distribution_charts(found: Comparison) -> list[Chart]:
             if "series" not in row.result:
                 continue
             series, metrics = row.result["series"], row.result["metrics"]
-            # Results of earlier versions do not state the fraction of gangs whose time is known.
+            # Results of earlier optsched versions do not contain the fraction of gangs whose time
+            # is known.
             part = series.get(f"{key}_part", metrics[known] / max(metrics["jobs"], 1))
-            # Gangs without a known time rank last, so the highest percentiles are missing.
+            # Gangs whose time is not known rank last, so the highest percentiles are missing.
             times, last = series[f"{key}_s"], _PERCENTILES - 1
             ranks = [p for p in range(_PERCENTILES) if p <= last * part] if times else []
             values = [times[min(round(p / part), last)] for p in ranks]

@@ -1,4 +1,4 @@
-"""Curve charts: gaps and queue shares over time, and distributions of gang times."""
+"""Curve charts: optimality gaps and queue shares over time, and distributions of gang times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MISSING: Final = (
 def _percent_grid(
     marks: Sequence[tuple[float, float]], left: float, right: float
 ) -> Iterable[Markup]:
-    """Yield horizontal grid lines with percent labels; a mark is a y coordinate and a fraction."""
+    """Yield horizontal grid lines with percent labels; `marks` holds (y coordinate, fraction)."""
     digits = 0 if marks[-1][1] > 0.1 else 1
     for y, part in marks:
         yield svg.line((left, y), (right, y), class_="grid")
@@ -59,8 +59,8 @@ class GapLine:
 
     name: str
     css: str
-    # Points (instant, gap as a fraction of 1), sorted by instant. A gap stays constant until the
-    # next point.
+    # Points (instant, gap as a fraction of 1), sorted by instant. The gap stays constant from each
+    # point until the next one.
     points: Sequence[tuple[float, float]]
 
 
@@ -76,7 +76,7 @@ class TimeAxis:
 def gap_chart(
     name: str, title: str, lines: Sequence[GapLine], time: TimeAxis, table: Table, note: str
 ) -> Chart:
-    """Return a chart with one gap line (in percent) per `GapLine`; gaps above 100 % are capped."""
+    """Return a chart with one line (in percent) per `GapLine`; gaps are capped at 100 %."""
     greatest = max((gap for line in lines for _, gap in line.points), default=0.0)
     ticks = part_ticks(min(max(greatest, 0.01), 1.0))
     right, bottom, end = _GAP_RIGHT, _GAP_BOTTOM, time.end or 1
@@ -117,14 +117,14 @@ def gap_chart(
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """The fractions of the cluster that queues hold, as arrays (queue colour, time bin)."""
+    """The fractions of all capacity that queues hold, as arrays (queue colour, time bin)."""
 
     held: Floats  # Fraction of all GPUs, or of all CPUs in a cluster without GPUs.
     dominant: Floats  # Dominant share: the largest fraction of any resource that the queue holds.
 
 
 def shares_of(view: View) -> Shares:
-    """Return each queue's shares in each time bin of a view."""
+    """Return the shares that each queue holds in each time bin of a view."""
     timeline, colours = view.timeline, len(view.colours)
     total = timeline.lanes.total_milli or 1
     held = bin_means(view.spans, view.gpu_milli, view.stay_colours, colours, view.edges) / total
@@ -215,7 +215,7 @@ def cdf_chart(
     """Return a chart of cumulative distributions, with a logarithmic time axis.
 
     A curve ends at the fraction of gangs whose time is known. If `is_counted` is true, each value
-    belongs to one gang, and the table shows how many gangs there are.
+    belongs to one gang, and the table shows the number of gangs.
     """
     kept = [c for c in curves if c.values or c.num_missing]
     values = [value for curve in kept for value in curve.values]

@@ -1,4 +1,4 @@
-"""Report sections on gangs: why gangs wait, waiting times by queue, and gangs over time."""
+"""Report sections on gangs: why gangs wait, how long per queue, and gang states over time."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _draw_box_plot(name: str, waits: Sequence[int], end_ms: int, y: float) -> It
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """Return a chart of all gangs; for too many gangs, chart the queues and the longest waits."""
+    """Return a chart of all gangs or, if these are too many, of queues and of the longest waits."""
     timeline = view.timeline
     jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
@@ -261,7 +261,7 @@ def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
 
 
 def _queue_panels(view: View) -> Chart:
-    """Return a chart of allocated GPUs and of GPUs requested by waiting gangs, by queue colour.
+    """Return a chart of the GPUs that each queue holds, and that its waiting gangs request.
 
     In clusters without GPUs, the chart shows CPUs instead.
     """

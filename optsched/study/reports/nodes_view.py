@@ -1,8 +1,8 @@
 """A chart of nodes over time, with one bar per gang or with the load of node groups.
 
-The chart shows bars if there are few enough to distinguish them. If there are too many bars,
-adjacent nodes (in name order) form groups, and each row shows the fraction of a group that each
-queue held.
+The chart shows bars if their number is small enough to distinguish them. If there are too many
+bars, adjacent nodes (in name order) form groups, and each row shows the fraction of a group that
+each queue held.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _GROUP_STEP: Final = _GROUP_HEIGHT + 4
 
 
 def node_chart(view: View) -> Chart:
-    """Return a chart with bars on each node, or with node groups if there are too many bars."""
+    """Return a chart with bars on each node, or with groups of nodes if there are too many bars."""
     if len(view.timeline.nodes) <= MOST_NODES:
         bars = _gang_bars(view)
         if len(bars) <= MOST_BARS:
@@ -67,7 +67,7 @@ def node_chart(view: View) -> Chart:
 def _chart(
     view: View, title: str, parts: list[Markup], bottom: float, words: str, table: Table, note: str
 ) -> Chart:
-    """Return a node chart with the slider's line, and a note on omitted nodes and pods."""
+    """Return a node chart with the slider's vertical line and a note on omitted nodes and pods."""
     timeline = view.timeline
     bare = sum(number == 0 for number in timeline.lanes.number)
     idle = sum(not stay.lanes for stay in timeline.stays)
@@ -221,10 +221,10 @@ def _group_chart(view: View) -> Chart:
 
 
 def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Return the fractions of each node group that queues hold, and the fractions that are down.
+    """Return the fractions of each node group that queues hold, and the fractions on failed nodes.
 
-    The held fractions have the axes (group, queue colour, time bin), the down fractions have the
-    axes (group, time bin).
+    The first array has the axes (group, queue colour, time bin), the second array has the axes
+    (group, time bin).
     """
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
@@ -244,7 +244,7 @@ def _group_shares(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, 
 
 
 def _draw_layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
-    """Yield stacked areas: queue colours from the bottom of a row, and down nodes from the top."""
+    """Yield stacked areas: queue colours from the bottom of a row, failed nodes from the top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):
         if part.any():

@@ -81,7 +81,7 @@ def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
 
 
 def part_ticks(top: float) -> list[float]:
-    """Return round fractions of 1 as axis ticks, from 0 up to at least `top`."""
+    """Return round fractions of 1 as axis ticks, from 0 to the first one that is at least `top`."""
     step = next((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if top / s <= 5), 0.25)
     number = max(1, -int(-(top - 1e-9) // step))
     return [round(i * step, 4) for i in range(number + 1)]
@@ -105,7 +105,7 @@ _BREAKS: Final = frozenset("/-_. :")
 
 
 def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
-    """Return an upper estimate of the width of `text`, valid for common fonts."""
+    """Return an estimate of the width of `text` that is large enough for common fonts."""
     width = 0.0
     for char in text:
         if char in _NARROW:

@@ -1,10 +1,11 @@
-"""A grid with a slider, which shows for many instants which gang holds each GPU.
+"""A grid of cells with a slider: for each selected instant, it shows which gang holds each GPU.
 
 In clusters with up to `MOST_CELLS` GPUs, every GPU is a cell of the grid. In larger clusters, a
-cell represents one or more nodes. The cell shows the load of the nodes, and the queue that holds
-the most capacity. Cells are filled from the left; the width of a gang's segment is the fraction of
-the cell that it holds. If one gang fills several adjacent cells, these cells have one common label.
-If a gang's name does not fit, the gang's number is shown instead.
+cell represents one or more nodes. The cell shows which part of the nodes' capacity is held, and the
+queue that holds the most capacity. Cells are filled from the left; the width of a gang's segment is
+the fraction of the cell's capacity that the gang holds. If one gang fills several adjacent cells,
+these cells have one common label. If a gang's name does not fit, the gang's number is shown
+instead.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The gangs or queues in each cell at each instant."""
+    """The gangs or queues that hold each cell of the grid at each instant."""
 
     # (node name, number of cells) of each row; empty for a grid without node names.
     rows: Sequence[tuple[str, int]]
@@ -78,7 +79,7 @@ class Grid:
 
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Return a colour for each gang, given the instants at which the gang starts and ends.
+    """Return a colour for each gang; `spans` holds the instants at which each gang starts and ends.
 
     Gangs that are present at the same instant get different colours, if there are enough colours.
     """
@@ -97,7 +98,7 @@ def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
-    """Return a legend with numbered gangs; empty if there are more gangs than `MOST_KEYS`."""
+    """Return a legend of numbered gangs; empty if there are more gangs than `MOST_KEYS`."""
     if len(gangs) > MOST_KEYS:
         return []
     named = zip(gangs, colours, strict=True)
@@ -181,7 +182,7 @@ def grid_film(
 
 
 def _place_rows(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:
-    """Return the cell boxes, labels and height of a grid with one row of cells per node."""
+    """Return the boxes of the cells, the labels and the height of a grid with one row per node."""
     most = max(number for _, number in rows)
     columns = min(-(-len(rows) // 16), 3 if most > 1 else 4)
     while columns > 1 and (svg.WIDTH / columns - _LABEL) / most < 15:
@@ -205,7 +206,7 @@ def _place_rows(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup
 
 
 def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
-    """Return the gangs in a cell with their boxes, from left to right."""
+    """Return the index and the box of each gang in a cell, from left to right."""
     x, y, width, height = box
     found, used = [], 0.0
     for index, part in parts:
@@ -216,7 +217,7 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
 
 
 def _draw_names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
-    """Yield gang names: one per range of cells held entirely by one gang, else one per segment."""
+    """Yield gang names: one per range of cells that a single gang fills, else one per segment."""
     at = 0
     for _, number in grid.rows:
         end = at + number
@@ -241,7 +242,7 @@ def _draw_name(holder: Holder, box: Box) -> Iterable[Markup]:
     number = str(holder.number or "")
     words = fit_name(holder.name, max_width, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Two shortened names may be equal, so add the gang's number.
+        # Two gangs may have the same shortened name, so add the gang's number.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fit_name(holder.name, max_width - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number
@@ -337,7 +338,7 @@ def _gpu_grid(view: View) -> tuple[Grid, list[int]]:
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:
-    """Return (gang index, percentage) for each gang in a cell, or (`FREE`, 100) if it is empty."""
+    """Return (gang index, percentage) for each gang in a cell; (`FREE`, 100) if there is none."""
     parts = tuple((gang, min(round(100 * held[gang] / whole), 100)) for gang in sorted(held))
     return parts or ((FREE, 100),)
 
@@ -345,7 +346,7 @@ def shares_in(held: Counter[int], whole: int) -> Parts:
 def _cell_changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
-    """Return a cell's changes; `stays` holds tuples (start, end, gang, thousandths held)."""
+    """Return the changes of a cell; `stays` holds (start, end, gang, thousandths of a GPU)."""
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):
@@ -384,7 +385,7 @@ def _node_grid(view: View) -> Grid:
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
-    """Return each cell's changes; `owner` and `part` (percent) are arrays (cell, instant)."""
+    """Return the changes of each cell; `owner` and `part` (percent) are arrays (cell, instant)."""
     found: list[list[tuple[int, Parts]]] = []
     for owners, filled in zip(owner, part, strict=True):
         changes = (np.diff(owners) != 0) | ((np.diff(filled) != 0) & (owners[1:] >= 0))
@@ -394,7 +395,7 @@ def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
 
 
 def span_of(names: Sequence[str], group: Sequence[int]) -> str:
-    """Describe a group of adjacent nodes by its first name, its last name and its size."""
+    """Describe a group of adjacent nodes by its first node, its last node and its size."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
 

@@ -112,7 +112,8 @@ class Page:
     subtitle: str
     facts: Sequence[tuple[str, str]]  # (name, value) of each fact below the title.
     sections: Sequence[Section]
-    warnings: Sequence[str] = ()  # Limitations of the report; they are shown first.
+    # Limitations of the report, which are shown before the other content.
+    warnings: Sequence[str] = ()
 
 
 def render(page: Page) -> str:

@@ -108,7 +108,7 @@ class PlansData:
         return gpu_milli(task.shape)
 
     def milli_by_queue(self, frame: str) -> Counter[str]:
-        """Return the thousandths held by each queue; the key "" is for other schedulers' pods."""
+        """Return the thousandths that each queue holds; "" stands for other schedulers' pods."""
         found: Counter[str] = Counter()
         for placed in self.frames[frame]:
             found[self.queue_of.get(placed.gang, "")] += placed.milli * len(placed.lanes)
@@ -155,8 +155,7 @@ class _Lanes:
         if self._data.lanes.unit == CPU_UNIT:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
         elif shared_gpus:
-            # The size of a GPU share is its core fraction or its memory fraction, whichever is
-            # larger.
+            # The size of a GPU share is the maximum of its core fraction and its memory fraction.
             node_gpus = [
                 gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu
             ]

@@ -103,7 +103,7 @@ def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping
 
 
 def _gap_chart(timeline: Timeline) -> Chart:
-    """Return a chart of the gap of each session, or of each time bin if there are many sessions."""
+    """Return a chart of optimality gaps per session, or per time bin if there are many sessions."""
     points = list(timeline.gaps)
     note = "For each session: |bound − value| / max(1, |bound|, |value|) of its levels."
     if len(points) > MOST_GAPS:

@@ -228,7 +228,7 @@ def _queue_chart(data: PlansData) -> Chart:
         at += 8
         amounts = [held[name][queue] for name in data.frames]
         rows.append((Cell(queue), *(Cell(plain(n / 1000, 1), n) for n in amounts)))
-    # Draw axis labels at round numbers, from 0 to the largest amount that a queue holds.
+    # Draw axis labels at round numbers, from 0 to the maximum amount that any queue holds.
     most = top * total / 1000
     step = next(
         (s * 10.0**e for e in range(-3, 9) for s in (1, 2, 5) if most / s / 10.0**e <= 5), most
@@ -359,7 +359,7 @@ def _draw_panel(
         for x, y in points:
             yield svg.tag("circle", cx=x, cy=y, r=3, class_=f"q{css}")
         ends.append((what, of[-1][1], points[-1][1]))
-    # Keep the labels of the final value and the final bound from overlapping.
+    # Keep a distance between the labels of the final value and of the final bound.
     if len({value for _, value, _ in ends}) == 1 < len(ends):
         _, value, y = ends[0]
         yield svg.text((_RIGHT + 8, y + 4), f"{plain(value)}, proved", class_="name")

@@ -135,7 +135,7 @@ def staircase(points: Sequence[tuple[float, float]]) -> str:
 def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
     """Return the path commands of the area between two step functions with the same edges.
 
-    Steps at which the two functions are equal are omitted.
+    Intervals in which the two step functions are equal are omitted.
     """
     found: list[str] = []
     at = 0

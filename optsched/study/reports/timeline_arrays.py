@@ -25,7 +25,7 @@ LEFT: Final = 190.0
 LABEL: Final = LEFT - 14
 """Width available for names to the left of a chart, in drawing units."""
 BELOW: Final = 42.0
-"""Height of the time axis below a chart, in drawing units."""
+"""Height in drawing units that the time axis below a chart needs."""
 HEAD: Final = 16.0
 """Height of the title above a list of names, in drawing units."""
 RIGHT: Final = svg.WIDTH - 14.0
@@ -103,7 +103,7 @@ class View:
 
     @cached_property
     def display_spans(self) -> tuple[Ints, Ints]:
-        """The start and end of each stay; ongoing stays are extended beyond the timeline's end."""
+        """The start and end of each stay; ongoing stays end after the timeline's end."""
         begins, ends = self.spans
         return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 
@@ -126,7 +126,7 @@ class View:
     def instants(self) -> Ints:
         """The slider's instants: all changes or, if there are too many, equidistant instants.
 
-        There are at most `STRETCHES` instants with changes, or half as many equidistant ones.
+        There are at most `STRETCHES` instants with changes, or half as many equidistant instants.
         """
         timeline = self.timeline
         times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}

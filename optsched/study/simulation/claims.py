@@ -1,4 +1,4 @@
-"""ResourceClaims in a simulation: the users and the allocated devices of each claim.
+"""ResourceClaims in a simulation: the tasks that use each claim, and the devices allocated to it.
 
 The simulation allocates a claim when the first task that uses it is bound. The simulation
 deallocates a claim when the last task that uses the claim has left its node, as the ResourceClaim
@@ -53,7 +53,7 @@ class ClaimBook:
 
     @property
     def devices(self) -> Devices:
-        """The current devices and claims; the same object as before if no claim changed."""
+        """The current devices and claims; the object stays the same until a claim changes."""
         if self._shown is None:
             claims = {key: self._claims[key] for key in sorted(self._claims)}
             self._shown = replace(self._devices, claims=claims)
@@ -75,7 +75,7 @@ class ClaimBook:
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
-        """Add a task as a user of its claims; its unallocated claims get the granted devices.
+        """Add a task as a user of its claims; unallocated claims get the devices in `grants`.
 
         Returns the task without the device requests of its claims.
         """
@@ -106,7 +106,7 @@ class ClaimBook:
                 self._settle(key)
 
     def device_grants(self, task: Task) -> tuple[DeviceGrant, ...]:
-        """Return the allocated devices of each claim of a task."""
+        """Return the allocated devices of each claim that a task uses."""
         claims = (self._claims.get(key) for key in task.device_claims)
         return tuple(
             DeviceGrant(claim.key, claim.allocation.devices)

@@ -1,7 +1,7 @@
 """The events of a simulation in chronological order, and their representation as JSON lines.
 
-Events contain no wall-clock times. The same trace, policy and seed therefore give the same record,
-byte for byte.
+Events contain no wall-clock times. Therefore the same trace, policy and seed always give the same
+record, byte for byte.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A gang reaches its minimum number of tasks and starts its first or a further run."""
+    """A gang reaches its minimum number of tasks, and starts its first run or another run."""
 
     at_ms: int
     job: str
@@ -65,7 +65,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A running gang falls below its minimum; all its tasks leave their nodes, and it waits."""
+    """A running gang falls below its minimum; its tasks leave their nodes, and the gang waits."""
 
     at_ms: int
     job: str
@@ -74,7 +74,8 @@ class Stop:
     cause: str
     by: str
     lost_ms: int  # Work that was lost and must be repeated, in milliseconds.
-    kept_ms: int  # Work that checkpoints have saved in all runs so far, in milliseconds.
+    # Work that checkpoints have saved in all runs of the gang so far, in milliseconds.
+    kept_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Read the trace that a user names, replay it, and return the result with the replay's settings.
 
-A trace may also be built from a cluster snapshot or from a sequence of recorded snapshots.
+A trace may also be built from one cluster snapshot, or from a sequence of recorded snapshots.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SYNTHETIC = "gavel:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrace:
-    """A trace with its source and digest, and the problems that caused objects to be omitted."""
+    """A trace with its source and digest, and the problems due to which objects were omitted."""
 
     trace: Trace
     source: str
@@ -167,14 +167,14 @@ def _sha256(path: Path) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """The number of events in a record, and its size and digest."""
+    """The number of events in a record, and the record's size in bytes and digest."""
 
     num_events: int = 0
     num_bytes: int = 0
     _sha256: Any = field(default_factory=hashlib.sha256)
 
     def add_events(self, text: str, num_events: int) -> None:
-        """Add events to the totals; `text` contains the record lines of these events."""
+        """Add `num_events` events to the totals of the record; `text` contains their lines."""
         data = text.encode()
         self._sha256.update(data)
         self.num_bytes += len(data)
@@ -195,8 +195,10 @@ class SimulationResult:
     charges: Chargeback  # Charges per queue and user.
     tally: Tally
     is_complete: bool
-    ended_at_ms: int  # Time at which the replay ended, in trace time.
-    faults: Mapping[str, int]  # Number of occurrences of each plugin error and each plan violation.
+    ended_at_ms: int  # Trace time in milliseconds at which the replay ended.
+    # Number of occurrences of each plugin error and of each violation for which a plan was
+    # rejected.
+    faults: Mapping[str, int]
     wall_seconds: float
     timeline: Timeline | None = None  # Timeline for charts; None if it was not requested.
     # Arrival, start and end of each gang, in order of arrival. Gangs that arrive during the warm-up
@@ -324,8 +326,8 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
     A gang arrives at its creation time. A gang runs from the time at which its first task is bound
     until the first snapshot in which it has finished or is missing. A gang that still exists in the
     last snapshot never finishes. A gang that is running in the first snapshot continues on its
-    nodes. Gangs that disappeared without having run are omitted. A node fails or recovers at the
-    time of the first snapshot that shows the change.
+    nodes. Gangs that disappeared without ever having run are omitted. A node fails or recovers at
+    the time of the first snapshot that shows the change.
 
     Raises ValueError if `snapshots` is empty.
     """
@@ -370,8 +372,8 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
     duration_ms = None
     if ran and ended is not None:
-        # The run starts when the first task was bound. If the binding time is unknown, the run
-        # starts at the first snapshot in which the gang runs.
+        # The run starts when the first task of the gang is bound. If the binding time is unknown,
+        # the run starts at the first snapshot in which the gang runs.
         bound = (t.started_ms for t in ran[0][1].tasks if t.started_ms)
         began_ms = start_ms if stays else min(bound, default=snapshots[ran[0][0]].taken_ms)
         duration_ms = max(ended - began_ms, 0)
@@ -396,7 +398,7 @@ def _fresh(task: Task) -> Task:
 
 
 def _nodes(snapshots: Sequence[Snapshot], gangs: set[str]) -> Iterator[Node]:
-    """Yield each node as first observed, without the pods of the gangs in `gangs`."""
+    """Yield each node as in its first snapshot, without the pods of the gangs in `gangs`."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:

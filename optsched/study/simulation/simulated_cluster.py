@@ -70,15 +70,15 @@ class Job:
 
     number: int
     arrival: Arrival
-    gang: Gang  # The gang as the next snapshot will contain it.
+    gang: Gang  # The gang as it will be in the next snapshot.
     fresh: Mapping[str, Task]  # The gang's tasks as they were at arrival, keyed by task.
     # Placements of the gang's placed tasks, keyed by task.
     places: dict[str, TaskPlacement] = field(default_factory=dict)
     since_ms: int | None = None  # Start of the current run, or None if the gang is not running.
     kept_ms: int = 0  # Work saved by checkpoints, in milliseconds.
     run: int = 0  # Number of runs that the gang has started.
-    # A counter that each start, stop and move of the gang increases. A scheduled event of the gang
-    # is void if its counter value is lower.
+    # A counter that increases at each start, stop and move of the gang. A scheduled event of the
+    # gang is void if it carries a lower counter value.
     turn: int = 0
 
     @property
@@ -93,7 +93,7 @@ class Job:
 
 
 class SimulatedCluster:
-    """The state of the simulated cluster.
+    """The gangs, task placements and nodes of the simulated cluster at the current trace time.
 
     `jobs` contains the gangs that have arrived and have not finished, keyed by gang. `waiting`
     contains the keys of gangs with at least one task that has no node.
@@ -134,7 +134,7 @@ class SimulatedCluster:
     # --- queries ---------------------------------------------------------------------------------
 
     def snapshot(self, at_ms: int) -> Snapshot:
-        """Return a snapshot of the cluster at the trace time `at_ms`."""
+        """Return a snapshot of the cluster at `at_ms`, in trace time."""
         if self._others.devices is not self._claims.devices:
             self._others = replace(self._others, devices=self._claims.devices)
         return self._builder.build(self._trace.start_ms + at_ms, self._others)
@@ -210,7 +210,7 @@ class SimulatedCluster:
         return found
 
     def restore_places(self, job: Job, held: Iterable[RunningTask]) -> tuple[TaskPlacement, ...]:
-        """Restore the placements of tasks; return the placements in the order of `held`."""
+        """Restore placements; return the placements of the tasks, in the order of `held`."""
         placed: dict[str, Task] = {}
         for each in held:
             placed[each.task] = self._place_task(

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from optsched.study.simulation.record import Event, TaskPlacement
 
 UNFAIR: Final = 1.1
-"""Finish-time fairness above which a gang is treated unfairly (Shockwave, NSDI 2023)."""
+"""Finish-time fairness ρ above which a gang is treated unfairly (Shockwave, NSDI 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and nearest-rank percentiles; at least p % of values do not exceed percentile p."""
+    """Mean and nearest-rank percentiles; at least p % of the values are at most percentile p."""
 
     mean: float
     p50: float
@@ -55,7 +55,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """Numbers and times of the jobs that arrive after the warm-up."""
+    """Numbers of jobs, and job times, for the jobs that arrive after the warm-up."""
 
     # Numbers of gangs that arrived, that ever ran, and that finished.
     jobs: int
@@ -73,7 +73,8 @@ class CapacityMetrics:
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
     # over time). In clusters without GPUs, `allocation` is a fraction of the CPU time.
     allocation: float | None
-    utilisation: float | None  # Like `allocation`, but counts only running gangs, and no lost work.
+    # Like `allocation`, but counts only the tasks of running gangs, and no work that is lost later.
+    utilisation: float | None
     # Fraction of the idle GPU time that a typical task in the trace could not use; None without
     # GPUs. `fragmentation` is FGD's fragmentation F (ATC 2023, §3) over time, divided by the idle
     # GPU time.
@@ -105,21 +106,22 @@ class Metrics(FairnessMetrics, CapacityMetrics, JobMetrics):
     """Metrics of one replay; a metric is None if it was not measured.
 
     Job metrics cover only jobs that arrive after the warm-up. Time averages cover the time from the
-    end of the warm-up to the last arrival, because every policy drains the cluster after the last
-    arrival. If no job arrives after the warm-up, time averages cover the time until the end of the
-    record.
+    end of the warm-up to the last arrival, because after the last arrival the cluster drains under
+    every policy. If no job arrives after the warm-up, time averages cover the time until the end of
+    the record.
     """
 
-    # How often a running gang was stopped for another gang, and how often by a node failure.
+    # Number of times that a running gang was stopped for another gang, and by a node failure.
     preemptions: int
     node_failures: int
-    wasted_gpu_hours: float  # GPU hours of lost work, or CPU hours in a cluster without GPUs.
-    # Lowest HyperNode tier that contains a gang, averaged over starts; None without HyperNodes.
+    wasted_gpu_hours: float  # GPU-hours of lost work, or CPU-hours in a cluster without GPUs.
+    # Lowest HyperNode tier that contains all tasks of a gang, averaged over starts; None without
+    # HyperNodes.
     topology_tier: float | None
     # Number of pairs of a gang's tasks in different leaf HyperNodes, averaged over starts.
     cross_leaf_pairs: float | None
     sla_misses: int  # Number of gangs that did not start within their SLA waiting time.
-    sessions: int  # Number of sessions after the warm-up.
+    sessions: int  # Number of sessions that ran after the warm-up.
     session_s: Spread | None  # Wall-clock times of the sessions, or None if no clock was read.
     # Gap |bound − value| / max(|bound|, |value|), averaged over all levels with a bound in all
     # sessions; None if no level has a bound.
@@ -177,7 +179,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Return how many idle GPU thousandths of a node a typical task cannot use, on average."""
+        """Return a node's idle thousandths of a GPU that a typical task cannot use, on average."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(
                 all(node.labels.get(label) == value for label, value in kind.selector)
@@ -517,7 +519,7 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """Record the start (`sign` 1) or end (`sign` −1) of a gang's wait for its minimum."""
+        """Record that a gang's wait for its minimum starts (`sign` 1) or ends (`sign` −1)."""
         self._waiting[gang.queue] += sign
         self._arrived_queues.add(gang.queue)
 
@@ -556,14 +558,14 @@ class Nearness:
         self._pairs: list[int] = []
 
     def started(self, places: Iterable[TaskPlacement]) -> None:
-        """Record the placements of a gang that just started."""
+        """Record the placements of a gang that has just started."""
         if not self._topology.hypernodes:
             return
         leaves = [self._leaf.get(p.node, p.node) for p in places]
         number, by_name = Counter(leaves), self._topology.by_name
         chains: list[set[str]] = []
         for leaf in number:
-            # Collect the leaf HyperNode and its ancestors.
+            # Collect the names of the leaf HyperNode and its ancestors.
             chain, at = set[str](), leaf
             while at in by_name and at not in chain:
                 chain.add(at)
@@ -586,5 +588,5 @@ class Nearness:
 
 
 def as_json(metrics: Metrics) -> dict[str, object]:
-    """Return the metrics as JSON, keyed by name; percentiles form a nested object."""
+    """Return the metrics as JSON, keyed by name; a metric with percentiles is a nested object."""
     return asdict(metrics)

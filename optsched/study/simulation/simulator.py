@@ -4,10 +4,10 @@ The sessions run the live scheduler's code on snapshots of the simulated cluster
 instant are processed in a fixed order: terminating pods are deleted, gangs finish, nodes fail or
 recover, gangs arrive, then a session runs. Sessions start at multiples of the session period.
 
-As in the live scheduler, a session is skipped if the cluster has not changed since the last session
-and no gang's waiting time has exceeded the limit. If nothing changes, sessions still run, at
-exponentially growing intervals. A session is skipped if no task is pending, unless the policy can
-move running pods.
+As in the live scheduler, a session is skipped if the cluster has not changed since the last
+session, and no gang has waited longer than the policy's starvation limit. Even if nothing changes,
+sessions run, at exponentially growing intervals. A session is skipped if no task is pending, unless
+the policy can move running pods.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ VERSION: Final = 3
 """Version of the format of saved states."""
 
 NODE: Final = "node"
-"""The recorded cause of events that a node failure triggers."""
+"""The `cause` of recorded events that a node failure triggers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,14 @@ class _SessionTimer:
 
 @dataclass(slots=True)
 class _Memory:
-    """The state of earlier sessions that later sessions need."""
+    """The state that later sessions need from earlier sessions."""
 
     half_life_ms: int  # Half-life of the queues' past usage; 0 if no plugin reads it.
     usage: UsageKeeper = field(default_factory=UsageKeeper)
     # Time at which each plugin last moved running pods, keyed by plugin name.
     shuffled_ms: dict[str, int] = field(default_factory=dict)
-    nominated: set[str] = field(default_factory=set)  # Keys of gangs with nominated nodes.
+    # Keys of the gangs whose tasks have nominated nodes.
+    nominated: set[str] = field(default_factory=set)
 
     def noted(self, snapshot: Snapshot) -> Snapshot:
         if self.shuffled_ms:
@@ -436,7 +437,7 @@ class Simulation:
         self.carry_out(report.plan)
         self._note_usage()
         if not self._timer.is_changed:
-            # If nothing changes, the next session runs when a gang's waiting time exceeds the
+            # If nothing changes, the next session runs when a gang has waited for the starvation
             # limit, or after an exponential backoff.
             jobs, start_ms = self.cluster.jobs, self.trace.start_ms
             waiting = (jobs[key].gang for key in report.plan.pending if key in jobs)
@@ -473,7 +474,7 @@ class Simulation:
         for action in plan.actions:
             if isinstance(action, Nominate):
                 nominated.setdefault(action.gang, {})[action.task] = action.node
-        # A gang that is neither bound nor nominated anew loses its previous nominations.
+        # A gang that is neither bound nor nominated in this plan loses its previous nominations.
         before = self._memory.nominated
         for key in sorted((before | nominated.keys()) - (bound.keys() - nominated.keys())):
             nominee = self.cluster.jobs.get(key)
@@ -501,8 +502,8 @@ class Simulation:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
             self._timer.request_next(self.now_ms)
-        # All moved tasks are removed first, because a task may need the capacity that another task
-        # releases.
+        # All tasks that move are removed first, because a task may need the capacity that another
+        # task releases.
         for job, theirs in moving:
             ran = job.since_ms is not None
             lost_ms = self._end_run(job) if ran else 0

@@ -47,7 +47,7 @@ OTHERS: Final = "other queues"
 
 
 def series_of(timeline: Timeline) -> dict[str, Any]:
-    """Return the percentiles 0 to 100 of gang times, and queue shares over time, as JSON."""
+    """Return the percentiles 0 to 100 of the gangs' times, and queue shares over time, as JSON."""
     done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
     waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
     times: dict[str, list[int]] = {}
@@ -56,7 +56,7 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
     return {
         "jct_s": percentiles(done),
         "queueing_s": percentiles(waited),
-        # The fractions of gangs that have a time in `jct_s` and in `queueing_s`.
+        # The fractions of gangs whose times are included in `jct_s` and in `queueing_s`.
         "jct_part": len(done) / max(len(timeline.jobs), 1),
         "queueing_part": len(waited) / max(len(timeline.jobs), 1),
         "waited_s": {queue: percentiles(times[queue]) for queue in sorted(times)},
@@ -70,7 +70,7 @@ def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
     If value and bound have the same sign, the gap is at most 1, so gaps can be averaged over levels
-    and sessions. The function `relative_gap` has no such limit if the value is small.
+    and sessions. The result of the function `relative_gap` has no such limit if the value is small.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
@@ -111,9 +111,9 @@ def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
 def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
-    """Return each row's mean held capacity in each time bin, shape (num_rows, bins).
+    """Return the mean capacity held in each time bin, per row, shape (num_rows, bins).
 
-    `spans` holds the starts and the ends of intervals. In interval i, row `rows[i]` of the result
+    `spans` holds the start and the end of each interval. In interval i, row `rows[i]` of the result
     holds the capacity `amounts[i]`. `edges` holds the bin edges in ascending order.
     """
     begins, ends = spans
@@ -140,9 +140,9 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """Return each row's total held capacity at each instant, shape (num_rows, instants).
+    """Return the total capacity held at each instant, per row, shape (num_rows, instants).
 
-    The arguments have the same meaning as in `bin_means`; intervals exclude their ends.
+    The arguments have the same meaning as in `bin_means`; an interval does not contain its end.
     """
     change = np.zeros((num_rows, len(instants) + 1))
     np.add.at(change, (rows, np.searchsorted(instants, spans[0], "left")), amounts)
@@ -172,7 +172,7 @@ class Stay(NamedTuple):
     task: str
     node: int
     lanes: tuple[int, ...]  # Lanes (GPUs) of the node that the task holds; see `Lanes`.
-    milli: int  # Capacity held in each lane, in thousandths.
+    milli: int  # Capacity held in each lane, in thousandths of a GPU or CPU.
     shape: int  # Index of the task's request in `Timeline.shapes`.
     from_ms: int
     to_ms: int
@@ -251,11 +251,12 @@ class Timeline:
     # Stays of tasks and histories of gangs, each sorted by start.
     stays: Sequence[Stay]
     jobs: Sequence[Job]
-    # Each distinct task request as fractions of the cluster's capacity: (requests, resources).
+    # Each distinct task request, as fractions of the cluster's capacity, shape (requests,
+    # resources).
     shapes: NDArray[np.float64]
     down: Sequence[tuple[int, int, int]]  # When nodes are down: (node index, from_ms, to_ms).
     end_ms: int  # End of the timeline; at least 1.
-    # For each session: (at_ms, largest gap, mean gap) over the levels that have a bound.
+    # For each session: (at_ms, largest gap, mean gap) over the objective levels that have a bound.
     gaps: Sequence[tuple[int, float, float]] = ()
     # Why gangs are waiting at the end: (code, message) from the last session, keyed by gang.
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
