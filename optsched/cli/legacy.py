@@ -61,7 +61,7 @@ def _target_options(command: Command) -> Command:
         target = Target(single_name((positional, name), "names"), check_name(namespace))
         return command(target=target, **flags)
 
-    return wrapped  # type: ignore[return-value]  # `wrapped` has other parameters
+    return wrapped  # type: ignore[return-value]  # `wrapped` and `command` have different parameters
 
 
 def _job_command(run: Callable[..., None]) -> click.Command:

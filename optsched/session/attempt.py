@@ -81,7 +81,7 @@ class Attempt:
         return self.with_devices((*evictions, *real))
 
     def with_actions(self, candidate: Candidate) -> Candidate:
-        """Return the candidate with its list of actions; a missing list is computed."""
+        """Return the candidate with its list of actions, which is computed if it is missing."""
         if candidate.actions is not None:
             return candidate
         return replace(candidate, actions=self.list_actions(candidate.round, candidate.solution))

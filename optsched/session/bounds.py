@@ -1,8 +1,8 @@
 """Certificate bounds that hold for all plans that the policy allows, with any victims.
 
-The engines prove bounds for a problem with fixed victims. A bound for fixed victims may not hold
-for plans with other victims that the policy permits. This module replaces the bounds of the engines
-by bounds that hold for all plans.
+The solver engines prove bounds for a problem with fixed victims. A bound for fixed victims may not
+hold for plans with other victims that the policy permits. This module replaces the bounds of the
+solver engines by bounds that hold for all plans.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EvictionScope:
                 for r in over_gangs
             )
             return over_gangs, over_victims, over_nodes
-        # Bounds of the levels over gangs that hold for any victims.
+        # Bounds of the levels over gangs; the bounds hold for any victims.
         ideals: dict[str, int] = {}
         for each in (chosen.round, self.first):
             for level in each.levels:

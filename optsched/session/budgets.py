@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 LACKS_CAPACITY = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Codes of reasons for waiting that evictions may resolve."""
+"""Codes of those reasons for waiting that evictions of other pods may resolve."""
 
 MOST_BUDGETS: Final = 100
 """Maximum number of disruption budgets of a namespace whose pods a live session may evict."""
@@ -39,15 +39,15 @@ MOST_REQUIREMENTS: Final = 1000
 """Maximum sum of the numbers of requirements in the selectors of these disruption budgets."""
 
 MOST_READ: Final = 10_000
-"""Maximum number of selector requirements for which a session finds out which pods they select."""
+"""Maximum number of selector requirements up to which a session matches budgets with pods."""
 
 
 def limit_budgets(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
     """Return the snapshot with a limited number of disruption budgets in each namespace.
 
-    Any user may create thousands of budgets, and a session compares each of them with each pod of
-    its namespace. In a namespace beyond the limits, budgets that cover no pod of a gang are
-    dropped. If too many budgets remain, one budget that covers all pods and allows no eviction
+    Any user may create thousands of disruption budgets, and a session compares each budget with
+    each pod of its namespace. In a namespace beyond the limits, budgets that cover no pod of a gang
+    are dropped. If too many budgets remain, one budget that covers all pods and allows no eviction
     replaces them. The function also returns the namespaces in which one budget replaces all others.
     """
     large = {
@@ -93,7 +93,7 @@ class Protection:
         self._problem = problem
         self._rules = rules
         self._reach = reach
-        # Mask (B, V): whether a budget protects a running task that nothing else protects.
+        # Mask (B, V): whether a disruption budget protects a running task without other protection.
         self._cover = find_protecting(problem)
         if not reach:
             self._cover = np.zeros_like(self._cover)
@@ -106,7 +106,7 @@ class Protection:
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
-        """Return, for each gang and budget, how many pods the budget protects from eviction.
+        """Return how many pods each disruption budget protects from eviction for each gang.
 
         Only gangs that lack resources are considered, and only pods whose eviction could help the
         gang.
@@ -133,7 +133,7 @@ class Protection:
         return found
 
     def _protects(self, gang: int) -> Bool:
-        """Return a mask (B, V): whether a budget protects a running task from a gang.
+        """Return a mask (B, V): whether a disruption budget protects a running task from a gang.
 
         If guarantees override a budget, the budget does not protect tasks that the gang could
         reclaim within its queue's guarantee.
@@ -154,7 +154,7 @@ class Protection:
         return cover
 
     def _candidates(self, gang: int) -> Bool:
-        """Return the mask (V,) of tasks that a gang could evict if there were no budgets.
+        """Return the mask (V,) of tasks that a gang could evict without any disruption budgets.
 
         Tasks on nodes that the gang may not use are excluded.
         """

@@ -1,7 +1,7 @@
 """The candidate plans of a session, which are compared by the policy's levels.
 
-The solver and the pipeline propose plans with and without evictions. The best candidate that the
-verifier accepts becomes the plan. If the verifier rejects a candidate, the gangs at fault are
+The solver and the greedy pipeline propose plans with and without evictions. The best candidate that
+the verifier accepts becomes the plan. If the verifier rejects a candidate, the gangs at fault are
 dropped one after another, and the reduced candidate is compared again.
 """
 
@@ -100,7 +100,7 @@ def rank_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
 def _compare(one: Candidate, other: Candidate) -> int:
     """Compare candidates on the levels; return a negative number if `one` is better, 0 if equal."""
     for both in zip(one.sections, other.sections, strict=True):
-        # Values of minimised levels are negated.
+        # The values of levels that are minimised are negated.
         values, others = (
             {r.name: r.value if r.sense is Sense.MAX else -r.value for r in results}
             for results in both

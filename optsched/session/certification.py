@@ -149,8 +149,8 @@ def certify(
     if not session.is_optimised and any(
         isinstance(a, Evict) and a not in attempt.shuffled for a in actions
     ):
-        # The pipeline evicts pods while it places other pods, so its plan is evaluated again with
-        # terminating victims.
+        # The greedy pipeline evicts pods while it places other pods, so its plan is evaluated again
+        # with terminating victims.
         previous = chosen.round.problem
         chosen = attempt.evaluate(actions, previous, solution.decisions, solution.stopped)
         solution = chosen.solution
@@ -210,7 +210,7 @@ def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str
 def _bound_over_all_plans(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> EvictionScope:
-    """Return `scope`, with bounds for all plans that the policy allows if they can be computed."""
+    """Return `scope`; if possible, add bounds for all plans that the policy allows."""
     session, first = attempt.session, scope.first
     solver, clock = session.context.solver, session.clock
     if not session.is_optimised or solver is None or clock.is_late:

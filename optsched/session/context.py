@@ -21,8 +21,8 @@ class SessionContext:
     Attributes
     ----------
     clock
-        The clock, or None if no clock may be read. Without a clock, all durations are 0, and no
-        time limit applies.
+        The source of the current time, or None if the session must not depend on time. If the clock
+        is None, all durations are 0, and no time limit applies.
     solver
         The solver, or None to use only the greedy pipeline.
     incidents
@@ -38,7 +38,7 @@ class SessionContext:
         The incumbents of an earlier session on the same snapshot, from which searches resume.
     warm_start
         Placements found by an earlier search. The session starts from the placements that are still
-        valid, if these are better than the placements of the pipeline.
+        valid, if these are better than the placements of the greedy pipeline.
     period_ms
         The wall time in milliseconds within which a session should end, or None. If `period_ms` is
         set, searches get less time on large clusters, and later candidates and bounds may be

@@ -171,10 +171,10 @@ def without_costly_gangs(snapshot: Snapshot) -> Snapshot:
 def without_excess_gangs(snapshot: Snapshot, time_ms: int) -> Snapshot:
     """Return the snapshot in which a gang waits if the session has no time to consider the gang.
 
-    The namespaces take turns, and so do the queues of a namespace. In each queue, gangs are taken
-    alternately from two orders: the order of priority and waiting time, and an order that rotates
-    over time. The steps for equal task shapes are counted once. Returns the same snapshot if a
-    session of `time_ms` has time for all gangs.
+    Gangs are taken round-robin from the namespaces, and round-robin from the queues of a namespace.
+    In each queue, gangs are taken alternately from two orders: the order of priority and waiting
+    time, and an order that rotates over time. The steps for equal task shapes are counted once.
+    Returns the same snapshot if a session of `time_ms` has time for all gangs.
     """
     open_gangs = [gang for gang in snapshot.gangs if gang.problem is None]
     pods_by_shape = derived_of(open_gangs, _pending_by_shape)
@@ -225,7 +225,7 @@ def _find_considered(
 
 
 def _rotate_gangs(gangs: Iterable[Gang], turn: int) -> Iterator[Gang]:
-    """Yield each gang once; namespaces, their queues, and two orders of a queue take turns."""
+    """Yield each gang once, round-robin over namespaces, their queues, and two orders per queue."""
     namespaces = []
     for of_namespace in _group_by(gangs, lambda gang: gang.namespace):
         queues = []
@@ -416,8 +416,9 @@ def _cost_by_shape(gang: Gang) -> Costs:
 def _cost(shape: TaskShape) -> int:
     """Return the cost of filtering nodes for a pod; each preferred pod affinity term adds 2.
 
-    Each affinity term is compared with the pod's other terms, each volume claim with its other
-    claims, and each resource with its other resources. A requirement is compared with every node.
+    Each pod affinity term is compared with the pod's other such terms, each volume claim with the
+    pod's other claims, and each resource with the pod's other resources. A requirement of node
+    affinity is compared with every node.
     """
     requirements = [r for found in requirements_of(shape).values() for r in found]
     return (

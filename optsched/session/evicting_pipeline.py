@@ -1,6 +1,6 @@
 """The greedy pipeline with evictions, whose plan competes with the solver's plans.
 
-The pipeline does not depend on the solver's plans, so it can run while the solver process works.
+This pipeline does not depend on the solver's plans, so it can run while the solver process works.
 """
 
 from __future__ import annotations

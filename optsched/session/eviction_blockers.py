@@ -113,9 +113,9 @@ class EvictionTrial:
     is_late: Callable[[], bool]
 
     def find_blocker(self, gang: int) -> int | str | None:
-        """Return the only obstacle to a gang's evictions: a reservation, budgets, or None.
+        """Return what alone forbids a gang's evictions: a reservation, disruption budgets, or None.
 
-        A reservation is returned as its index, and budgets as a clause for a message.
+        A reservation is returned as its index, and disruption budgets as a clause for a message.
         """
         bound = self.problem.classes.bound[self.problem.task_class[self.problem.task_start[gang]]]
         found = self._find_evictions(gang, self._compiler, self._state)

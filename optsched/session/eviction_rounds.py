@@ -82,8 +82,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that still wait after the first round.
 
-    The policy may list the evicting actions before or after the action that moves pods. The kind of
-    action that comes second is tried only if the first kind helps no gang.
+    The policy may list the evicting actions before or after the action that moves pods. The second
+    of the two kinds of actions is tried only if the first kind helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -115,9 +115,9 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
 def _reclaim_instead(attempt: Attempt, first: Round, cleared: Round) -> Round | None:
     """Return a round in which the preemptors only reclaim pods from other queues, or None.
 
-    The search chooses the fewest victims. If the fewest victims are in the preemptor's own queue,
-    their eviction may lower the queue's use further below its guarantee or share. The plan without
-    evictions is then preferred, although the queue could reclaim pods from other queues.
+    The search minimises the number of victims. If the fewest victims are in the preemptor's own
+    queue, their eviction may lower the queue's use further below its guarantee or share. The plan
+    without evictions is then preferred, although the queue could reclaim pods from other queues.
     """
     session = attempt.session
     mine, theirs = (Candidate(each, each.solutions[0]) for each in (cleared, first))
@@ -278,7 +278,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
     again = _retry_round(attempt, found.apply_to(attempt.reserved.snapshot), found, first)
     if found.find_misplaced(again.problem, again.solutions[0].decisions):
         return None
-    # Values of minimised levels are negated.
+    # The values of levels that are minimised are negated.
     values, known_values = (
         {
             level.name: result.value if level.sense is Sense.MAX else -result.value

@@ -111,7 +111,7 @@ class Decided:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all plans with equal values on the levels over gangs provably place no task."""
+        """Whether provably no plan with equal values on the levels over gangs places a task."""
         decisions = self.decisions
         is_idle = not ((decisions.node_of >= 0) | (decisions.nominated >= 0)).any()
         return is_idle and self.is_proved and self.counts_all

@@ -149,7 +149,7 @@ def _with_users(
 def _without_victims_for(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate, gangs: frozenset[str]
 ) -> Candidate | None:
-    """Return a plan in which the gangs `gangs` have no victims and the pipeline adds loans.
+    """Return a plan with loans of the greedy pipeline, in which `gangs` have no victims.
 
     The victims keep running and use part of the queue's share. If the queue exceeds its share with
     the victims, the least important of its other gangs are dropped and may borrow. Returns None if

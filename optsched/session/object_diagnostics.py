@@ -172,7 +172,7 @@ def _stays_together(gang: Gang) -> bool:
 
 
 def budget_flaws(budgets: Iterable[Budget]) -> Iterator[Flaw]:
-    """Yield errors for budgets that protect pods while gangs wait for resources."""
+    """Yield errors for disruption budgets that protect pods while gangs wait for resources."""
     for budget in budgets:
         message = "it allows no disruption now, and gangs wait for resources of pods it protects"
         if budget.allowed > 0:

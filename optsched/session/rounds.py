@@ -187,9 +187,8 @@ def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solu
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context manager that runs the evicting pipeline while the solver works.
 
-    The pipeline runs only if pods may be evicted; otherwise, the session does not read the
-    pipeline's plan. Plugin failures are suppressed meanwhile, because they recur when the plan is
-    read.
+    The evicting pipeline runs only if pods may be evicted; otherwise, the session does not read its
+    plan. Plugin failures are suppressed meanwhile, because they recur when the plan is read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

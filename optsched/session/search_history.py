@@ -26,7 +26,7 @@ RESUMED = "resumed"
 """Engine name of decisions that come from an earlier solve."""
 
 PROVED_BEFORE = "proved before"
-"""Reason why a search stopped immediately: an earlier solve proved its start solution optimal."""
+"""Reason why a search stopped at once: an earlier solve proved its start solution to be optimal."""
 
 
 class History:
@@ -37,7 +37,7 @@ class History:
     watch
         Receives progress and incumbents, or None to record nothing.
     elapsed
-        Returns the seconds since the session began; None without a clock.
+        Returns the seconds since the session began; None if the session has no clock.
 
     """
 
@@ -84,7 +84,7 @@ class History:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the session began; without a clock, the time of the last progress."""
+        """Seconds since the session began; if no clock is used, the time of the last progress."""
         if self._elapsed is not None:
             return round(self._elapsed(), 6)
         return self.progress[-1].at_s if self.progress else 0.0

@@ -1,8 +1,8 @@
 """The searches of an attempt: rounds with and without victims, and the candidate plans.
 
-The result of a search depends on how its time is divided, so a longer search may find a worse plan.
-With a large time budget, the session therefore first runs searches with a tenth of the budget. The
-plans of the shorter searches also become candidates.
+The result of a search depends on how the search divides its time, so a longer search may find a
+worse plan. With a large time budget, the session therefore first runs searches with a tenth of the
+budget. The plans of the shorter searches also become candidates.
 """
 
 from __future__ import annotations
@@ -138,13 +138,13 @@ def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | 
 
 
 def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
-    """Return the plans that the solver and the pipeline propose, with and without evictions."""
+    """Return plans with and without evictions that the solver and the greedy pipeline propose."""
     first, session = rounds.first, attempt.session
     if not session.is_optimised:
         return [Candidate(first, first.solutions[0])]
     candidates = list_searched(rounds)
     best = rounds.cleared or first
-    # If pods may be evicted, the pipeline proposes a plan even if no time is left.
+    # If pods may be evicted, the greedy pipeline proposes a plan even if no time is left.
     if not _is_best(best, can_evict=rounds.can_evict) and (
         rounds.can_evict or session.clock.has_time
     ):
@@ -158,7 +158,8 @@ def list_searched(rounds: Rounds) -> list[Candidate]:
     for each in (rounds.cleared, rounds.first, rounds.joint, rounds.reclaimed):
         if each is None:
             continue
-        # If the solver returned the pipeline's decisions, they are added only once.
+        # If the solver returned the greedy pipeline's decisions, these decisions are added only
+        # once.
         distinct = {id(solution.decisions): solution for solution in reversed(each.solutions)}
         candidates += [Candidate(each, solution) for solution in reversed(distinct.values())]
     return candidates
@@ -182,12 +183,12 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
 
 
 def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterator[Candidate]:
-    """Yield the pipeline's plans that are better than `best`, with victims chosen as in Volcano.
+    """Yield plans of greedy pipelines that are better than `best`, with victims as in Volcano.
 
     The first pipeline orders gangs by the levels' tiers, and the second in the order of the
     plugins. The third pipeline prevents other gangs from using reserved capacity, as in a session
-    without a solver. Gangs that evict pods without an entitlement are dropped. These drops are not
-    recorded as repairs, because the pipeline chooses victims by other rules.
+    without a solver. Gangs that evict pods without an entitlement are dropped. Dropping these gangs
+    is not recorded as a repair, because the pipeline chooses victims by other rules.
     """
     session = attempt.session
     before = first.solutions[-1].decisions
@@ -213,7 +214,7 @@ def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline
     """Yield pipelines: gangs in the order of tiers, in the order of plugins, with reservations."""
     session, problem = attempt.session, first.problem
     is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
-    # Without victims, the pipeline ordered by tiers gives the same plan as the first round.
+    # Without victims, the pipeline in the order of tiers makes the same plan as the first round.
     if first.evicting is not None and (is_gated or len(running_tasks(problem))):
         yield first.evicting
     yield pipeline_with_evictions(attempt, problem, first.tiers, None)

@@ -181,8 +181,8 @@ class Judgement:
     Attributes
     ----------
     levels
-        Level results as in a certificate. Each level's bound is its ideal value, because no level
-        is solved.
+        The results of all levels, as in a certificate. Each level's bound is its ideal value,
+        because no level is solved.
     violations
         The hard-rule violations that the actions cause.
     explain_pending

@@ -21,14 +21,15 @@ LEAST_SHORTER_MS, LEAST_SHORTER_S = 400, 0.4
 
 
 class SessionClock:
-    """Measures phases and limits searches; without a clock, no time limit applies.
+    """Measures phases and limits searches; if `clock` is None, no time limit applies.
 
     Parameters
     ----------
     clock
-        The clock, or None if no clock may be read. If None, every phase takes 0 seconds.
+        The source of the current time, or None if the session must not depend on time. If None,
+        every phase takes 0 seconds.
     limits
-        The limits of one search, before the clock reduces them.
+        The limits of one search, before `SessionClock` reduces them to fit the session's period.
     period_ms
         The wall time in milliseconds within which the session aims to end, or None.
 
@@ -74,7 +75,7 @@ class SessionClock:
 
     @property
     def elapsed_s(self) -> Callable[[], float] | None:
-        """A function that returns the seconds since the session began; None without a clock."""
+        """A function that returns the seconds since the session began; None if `clock` is None."""
         return None if self._clock is None else lambda: self._now_s() - self._begun_s
 
     def _elapsed_ms(self) -> int | None:
@@ -87,10 +88,10 @@ class SessionClock:
         return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
 
     def deadline(self) -> Callable[[], bool]:
-        """Set a deadline for a pipeline; return a function that checks whether it has passed.
+        """Set a deadline for a greedy pipeline; return a function that checks if it has passed.
 
         A budget is the time limit of one search. The deadline is one budget after the end of the
-        period or, if the period is over, after this call.
+        session's period or, if the period is over, one budget after this call.
         """
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         budget_ms = self.limits.budget_ms
@@ -107,7 +108,7 @@ class SessionClock:
     def _remaining_ms(self) -> int | None:
         """Return the remaining period in ms minus the time to verify and explain the plan.
 
-        Returns None without a clock or a period.
+        Returns None if the session has no clock or no period.
         """
         elapsed_ms = self._elapsed_ms()
         if elapsed_ms is None or self._period_ms is None:
@@ -116,11 +117,11 @@ class SessionClock:
 
     @cached_property
     def limits(self) -> Limits:
-        """The limits of one search, computed once, when they are first read.
+        """The limits of one search, which are computed when this property is first read.
 
         A budget is the time limit of one search, and all searches together may take two budgets. If
-        the period is too short for two budgets, each search gets less time, but at least half a
-        budget. With less than half a budget, no gang could preempt pods.
+        the session's period is too short for two budgets, each search gets less time, but at least
+        half a budget. With less than half a budget, no gang could preempt pods.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:
@@ -133,8 +134,9 @@ class SessionClock:
         """The limits of the shorter searches that precede the main search, smallest first.
 
         The budget of each search is a tenth of the next search's budget, and at least
-        `LEAST_SHORTER_MS`. Without a budget, the deterministic time is divided by ten in the same
-        way, with the minimum `LEAST_SHORTER_S`. Once a search has run, the result is empty.
+        `LEAST_SHORTER_MS`. If no time limit applies, the deterministic time is divided by ten in
+        the same way, with the minimum `LEAST_SHORTER_S`. Once a search has run, the result is
+        empty.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -214,8 +216,8 @@ class SessionClock:
     def has_time(self) -> bool:
         """Whether the greedy pipeline has time to compute one more plan.
 
-        The pipeline is assumed to take as long as its longest run so far. The rest of the period
-        must suffice for such a run and for verifying the plan.
+        The greedy pipeline is assumed to take as long as its longest run so far. The rest of the
+        session's period must suffice for such a run and for verifying the plan.
         """
         remaining_ms = self._remaining_ms()
         greedy_ms = int(self._longest_s.get("greedy", 0.0) * 1000)
@@ -228,7 +230,7 @@ class SessionClock:
 
 
 def _shorten(limits: Limits) -> Limits:
-    """Return limits with a tenth of the budget or, without a budget, of the deterministic time."""
+    """Return limits with a tenth of the time limit or, without one, of the deterministic time."""
     if limits.budget_ms is None:
         return replace(limits, deterministic=limits.deterministic / 10)
     return replace(limits, budget_ms=limits.budget_ms // 10)

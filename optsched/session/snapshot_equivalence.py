@@ -3,8 +3,8 @@
 A session that neither binds nor evicts a pod leaves the cluster unchanged, so the next session
 would make the same plan. Three changes do not affect the plan: a bound task starts to run, the
 recent usage of queues changes, or time passes. Time affects the plan only if a gang has waited so
-long that it takes precedence. Every other change requires a new decision. Even a loss of capacity
-requires a new decision, because it may satisfy a rule that compares pods.
+long that it takes precedence. Every other change of the snapshot requires a new session. Even a
+loss of capacity requires a new session, because the loss may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOON_MS: Final = 5_000
 """
 
 MOST_TIMES: Final = 4
-"""Maximum factor by which a session's budget grows when the session repeats a decision."""
+"""Maximum factor by which the time limit of a search grows when a session is repeated."""
 
 OTHERS_MS: Final = 1_000
 """Time in ms after which a plan that depends on replies of an external service is computed again.
@@ -116,7 +116,7 @@ def ask_again_ms(plan: Plan, times: int) -> int:
 
 
 def limits_for(solve_ms: int, repeats: int) -> Limits:
-    """Return the limits of a session that repeats an unproved decision for the `repeats`-th time.
+    """Return limits for the `repeats`-th repetition of a session whose plan is not proved optimal.
 
     The cluster has not changed, so the session gets more time, another seed and a second engine.
     """
@@ -127,5 +127,5 @@ def limits_for(solve_ms: int, repeats: int) -> Limits:
 
 
 def period_for(period_s: float, limits: Limits) -> int:
-    """Return the time in ms that a session may take: its period, or 2.5 budgets if longer."""
+    """Return the time in ms that a session may take: its period, or 2.5 time limits of a search."""
     return max(int(period_s * 1000), 5 * (limits.budget_ms or 0) // 2)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SECONDS: Final = 10.0
-"""The default time limit of a solve in seconds, if the solve uses a clock."""
+"""The default time limit of a solve in seconds of wall-clock time."""
 
 
 ENGINES: Final = 2

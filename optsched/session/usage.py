@@ -1,7 +1,7 @@
 """Track the usage history of queues across sessions, for policies that read it.
 
-This module does no I/O and reads no clock. Each queue's usage is computed up to the time of the
-snapshot.
+This module does no I/O and does not read the current time. Each queue's usage is computed up to the
+time of the snapshot.
 """
 
 from __future__ import annotations

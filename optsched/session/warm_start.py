@@ -56,7 +56,7 @@ FIRST_SEED = 1000
 """Seed of the first search between sessions; no session uses it."""
 
 SEARCHES = ("solve", "victims", "consolidation", "bound")
-"""The phases of a session in which it searches for plans or bounds."""
+"""The phases of a session that search for plans or bounds."""
 
 _EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSOLIDATE, SHUFFLE})
 
@@ -107,7 +107,7 @@ def without_evictions(policy: Policy) -> Policy:
 def limits_between_sessions(
     plan: Plan, seconds: Mapping[str, float], left_ms: int, repeats: int
 ) -> Limits | None:
-    """Return the limits of a search between sessions; None if it would be useless or too short.
+    """Return the limits of a search between sessions; None if the search is useless or too short.
 
     A search is useful if gangs wait, the plan is not proved optimal, and the plan has few enough
     actions that time remains. The phases without a search are assumed to take as long as in the

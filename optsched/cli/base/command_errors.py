@@ -127,7 +127,7 @@ class PlainCommand(click.Command):
 BAD_INPUT: Final = 2
 NO_PLAN: Final = 3
 NOT_WRITTEN: Final = 4
-"""Exit code of a command that could not write its output."""
+"""Exit code of a command that could not write its output to stdout or a file."""
 
 STOPPED: Final = 130
 

@@ -67,7 +67,7 @@ class Failure(click.ClickException):
 class Connection:
     """The connection settings of a command.
 
-    `master` is an API server address; it overrides the server in the kubeconfig.
+    `master` is the address of an API server, which overrides the server in the kubeconfig.
     """
 
     kubeconfig: str = ""
@@ -91,11 +91,11 @@ def cluster_options(command: Command) -> Command:
     def wrapped(*arguments: Any, kubeconfig: str, master: str, **flags: Any) -> Any:  # noqa: ANN401
         return command(*arguments, connection=Connection(kubeconfig, master), **flags)
 
-    return wrapped  # type: ignore[return-value]  # `wrapped` has other parameters
+    return wrapped  # type: ignore[return-value]  # `wrapped` and `command` have different parameters
 
 
 def call_cluster(connection: Connection, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Run an async function with a client and return its result; API errors become `Failure`."""
+    """Run an async function with a client and return the result; API errors become `Failure`."""
     # The import of the Kubernetes client takes half a second, so --help does not import it.
     from optsched.kube.client import client
     from optsched.kube.client.client import ConfigError
@@ -180,9 +180,9 @@ async def list_in_namespace(
 ) -> list[Raw]:
     """List the objects of a kind in the namespace that the user gave.
 
-    If `namespace` is empty, it selects the namespace of the current context; None selects all
-    namespaces. Raises `Failure` if the given namespace does not exist, because an empty list would
-    hide the mistake.
+    An empty `namespace` selects the namespace of the current context, and None all namespaces.
+    Raises `Failure` if the given namespace does not exist, because an empty list would hide the
+    mistake.
     """
     inside = "" if namespace is None else namespace or client.namespace
     found = await list_kind(client, kind, inside, **query)
@@ -221,7 +221,7 @@ async def if_allowed(work: Awaitable[T], subject: str, otherwise: U) -> T | U:
     try:
         return await work
     except Forbidden as e:
-        # If the API server's message does not match the pattern, it is printed unchanged.
+        # A message of the API server that does not match the pattern is printed unchanged.
         found, text = _MISSING_RIGHT.search(e.message), e.message
         if found is not None and found["resource"] == "namespaces" and found["namespace"]:
             text = f"you may not {found['verb']} namespace {found['namespace']}"

@@ -328,7 +328,7 @@ SEED: Final = WholeNumber(min=0, max=MOST_SEED)
 
 
 MOST_SECONDS: Final = 10**9
-"""Upper limit for durations in options, in seconds; Python's timers overflow slightly above it."""
+"""Upper limit for durations in options, in seconds; Python's timers overflow at larger values."""
 
 
 def _parse_duration(text: str) -> int:

@@ -354,7 +354,7 @@ def check_writable(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder if it is missing; raise `WriteError` if no file can be written to it."""
+    """Create a missing folder; raise `WriteError` if no file can be written to the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as e:

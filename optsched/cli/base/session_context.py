@@ -101,7 +101,7 @@ def list_plugin_files(folder: Path | None) -> list[Path]:
 
 
 def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:
-    """Load the policy of a model name or model file; exit with 2 if it is invalid."""
+    """Load the policy of a model name or model file; exit with 2 if the policy is invalid."""
     return policy_from(
         console,
         solver,

@@ -66,7 +66,7 @@ def status_of_pod(pod: Raw) -> str:
 
 
 def _init_reason(pod: Raw) -> str:
-    """Return the state of a pod's init containers; empty if they have all completed."""
+    """Return the state of a pod's init containers; empty if all init containers have completed."""
     status, sidecars = _status(pod), _sidecars(pod)
     if any(_is_true(c, "Initialized") for c in status.get("conditions") or ()):
         return ""

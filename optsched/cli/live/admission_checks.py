@@ -5,7 +5,7 @@ does not contain. The API server does not count a dry run as quota usage. For ea
 this module therefore also adds up the requests of new pods.
 
 Snapshots omit ResourceQuotas with scopes, because scopes select pods by fields that PodGroups lack.
-This module reads the pods, so it also checks ResourceQuotas with scopes. Source:
+This module reads the pods of jobs, and therefore also checks ResourceQuotas with scopes. Source:
 `podMatchesScopeFunc` in k8s.io/kubernetes, pkg/quota/v1/evaluator/core/pods.go.
 """
 
@@ -280,8 +280,8 @@ class DryRun:
                 return obj
             raise _name_conflict(ref) from e
         except ApiError as e:
-            # A quota or a webhook may reject a job before the API server finds that its name is
-            # taken.
+            # A quota or a webhook may reject a job before the API server finds that the job's name
+            # is taken.
             if kind == JOB and await self._exists(ref):
                 raise _name_conflict(ref) from e
             self._record(ref, e)
@@ -347,7 +347,7 @@ class DryRun:
         admitted_pods: dict[str, Raw] = {}
         found = []
         for pod in pods:
-            # Pods of a task get the same key, because they differ only in name and index.
+            # All pods of a task get the same key, because these pods differ only in name and index.
             meta = pod["metadata"]
             task = meta.get("annotations", {}).get(TASK_SPEC)
             key = f"{namespace_of(pod)}/{task}"

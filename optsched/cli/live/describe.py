@@ -183,7 +183,7 @@ def _time_ms(*texts: object) -> int:
 
 
 FAILED_CREATE: Final = "FailedCreate"
-"""Reason of events about rejected pods; commands also show it as the job's reason."""
+"""Reason of events about rejected pods; commands also show this reason as the job's reason."""
 
 HIDDEN_REJECTIONS: Final = "reasons for missing pods are not shown"
 """Message that commands print if the user may not list the events of jobs."""
@@ -198,7 +198,7 @@ _JOB_OBJECTS: Final = {
 }
 """Kinds of objects that the controller creates for a job, in addition to pods."""
 _MOST_LOOKUPS: Final = 100
-"""Maximum number of objects that are looked up to determine whether they exist."""
+"""Maximum number of rejected objects for which a command checks whether they exist now."""
 
 
 async def list_rejections(client: Client, namespace: str, name: str = "") -> list[Raw]:

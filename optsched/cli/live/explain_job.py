@@ -134,7 +134,7 @@ def _prediction_context(
 
 
 def _find_group(objects: Sequence[Raw], key: str) -> Raw:
-    """Return the PodGroup with the key `key`, or an empty mapping if it does not exist."""
+    """Return the PodGroup with the key `key`, or an empty mapping if there is none."""
     groups = (obj for obj in objects if obj.get("kind") == POD_GROUP.kind)
     return next((obj for obj in groups if f"{namespace_of(obj)}/{name_of(obj)}" == key), {})
 

@@ -438,7 +438,7 @@ def delete_job(connection: Connection, form: str, target: Target, word: str) -> 
 
 _CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
 _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
-"""Fixed widths of the columns after the name, because rows are printed one by one."""
+"""Widths of the columns after the name; they are fixed, because rows are printed one by one."""
 
 
 @job.command("watch")
@@ -470,7 +470,7 @@ def watch(connection: Connection, form: str, timeout: int | None, target: Target
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.cache.reflector import watch_object
 
-    # If the server is unreachable, a read fails, while a watch would retry forever.
+    # If the API server is unreachable, this read fails, while a watch would retry forever.
     await read_object(client, ref)
     last: list[str] = []
     async for state in watch_object(

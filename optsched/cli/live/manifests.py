@@ -152,7 +152,7 @@ class QueueFlags:
 
 
 def queue_spec(flags: QueueFlags) -> dict[str, Any]:
-    """Return the queue spec fields that the flags set; they also serve as a merge patch."""
+    """Return the queue spec fields that the flags set; these fields also serve as a merge patch."""
     values = {
         "weight": flags.weight,
         "parent": flags.parent or None,
@@ -174,7 +174,7 @@ def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
 def command_manifest(
     kind: Kind, obj: Mapping[str, Any], action: str, namespace: str
 ) -> dict[str, Any]:
-    """Return a Command that targets an object and is owned by it (Volcano `CreateJobCommand`)."""
+    """Return a Command whose target and owner is the given object (Volcano `CreateJobCommand`)."""
     meta = obj["metadata"]
     target = {
         "apiVersion": kind.api_version,
@@ -318,7 +318,7 @@ def _read_file(path: str) -> tuple[str, str]:
 class FileObject:
     """An object in a file: a YAML document, or an element of a List.
 
-    `prefix` is the path of the element in its document; it is empty for a document.
+    `prefix` is the path of the List element in its document, or empty for a document.
     """
 
     value: Any

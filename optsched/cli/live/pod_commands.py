@@ -1,7 +1,8 @@
 """`optsched pod`, and the queues to which jobs and pods belong.
 
 A job or pod belongs to the queue of its PodGroup, because schedulers read the PodGroup. Admission
-may have replaced the PodGroup's queue with the namespace's queue, or a user may have changed it.
+may have replaced the PodGroup's queue with the namespace's queue, or a user may have changed the
+PodGroup's queue.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def in_queue(pods: Sequence[Raw], queue: str, queues: Mapping[tuple[str, str], s
 async def queues_of_groups(client: Client, namespace: str | None) -> dict[tuple[str, str], str]:
     """Return the queue of each PodGroup, keyed by (namespace, name).
 
-    If `namespace` is None, all namespaces are read; if it is empty, the current context's
+    None as `namespace` selects all namespaces, and an empty `namespace` the current context's
     namespace. The result is empty if the user may not list PodGroups.
     """
     inside = "" if namespace is None else namespace or client.namespace

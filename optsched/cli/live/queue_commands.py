@@ -90,7 +90,7 @@ def queue_name(command: Command) -> Command:
             )
         return command(name=name, **flags)
 
-    return wrapped  # type: ignore[return-value]  # `wrapped` has other parameters
+    return wrapped  # type: ignore[return-value]  # `wrapped` and `command` have different parameters
 
 
 def spec_options(command: Command) -> Command:
@@ -114,7 +114,7 @@ def spec_options(command: Command) -> Command:
         fields = {name: flags.pop(name) for name in QueueFlags.__dataclass_fields__}
         return command(fields=QueueFlags(**fields), **flags)
 
-    return described(wrapped)  # type: ignore[return-value]  # `wrapped` has other parameters
+    return described(wrapped)  # type: ignore[return-value]  # parameters differ from `command`
 
 
 @click.group(cls=Group)

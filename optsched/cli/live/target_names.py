@@ -149,7 +149,7 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
                 target = target_of((name, flag), short, namespace)
             return command(target=target, **flags)
 
-        return wrapped  # type: ignore[return-value]  # `wrapped` has other parameters
+        return wrapped  # type: ignore[return-value]  # `wrapped` and `command` have different parameters
 
     return add
 

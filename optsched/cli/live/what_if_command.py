@@ -364,10 +364,10 @@ def _find_queue_name(gang: _Gang) -> str:
 async def _dry_run_gang(
     client: Client, gang: _Gang, classes: Mapping[str, Raw], added: Collection[tuple[str, str]]
 ) -> _Gang:
-    """Dry-run a gang and return it as mutated by admission.
+    """Dry-run the objects of a gang, and return the gang as mutated by admission.
 
     `added` holds the kinds and names of objects that the files add to the cluster. The API server
-    does not know the added objects, so a gang that names one of them gets no dry run.
+    does not know the added objects, so a gang that names an added object gets no dry run.
     """
     objects = [each for each in (gang.job, gang.group, *gang.pods) if each is not None]
     specs = [obj.get("spec") or {} for obj in objects]

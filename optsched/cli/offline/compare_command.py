@@ -93,7 +93,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         values = (comparison.mean_of_model(model, figure) for figure in columns)
         means.add_row(model, *map(value_text, columns, values))
     console.print(means)
-    # Mean times cover only the jobs that finished under every model.
+    # Mean times are computed over the jobs that finished under every model.
     what = "times" if len(comparison.models) == 2 else "mean times"
     for model in comparison.models:
         names = [
