@@ -75,14 +75,14 @@ def placed_gangs(actions: Iterable[Action]) -> set[str]:
 
 
 class Sense(StrEnum):
-    """Whether a level is maximized or minimized."""
+    """Whether an objective level is maximized or minimized."""
 
     MAX = "max"
     MIN = "min"
 
 
 class LevelStatus(StrEnum):
-    """What is proved about a level's value."""
+    """What is proved about the value of an objective level."""
 
     OPTIMAL = "OPTIMAL"
     FEASIBLE = "FEASIBLE"

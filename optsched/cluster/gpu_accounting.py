@@ -42,8 +42,8 @@ def gpus_of(node: Node) -> int:
 def milli_on(shape: TaskShape, node: Node | None) -> int:
     """Return the thousandths of a GPU that a task occupies on a node.
 
-    The result includes whole GPUs, GPU shares and vGPUs. It excludes MIG slices with their own
-    resource name, and devices of ResourceClaims.
+    The result includes whole GPUs, GPU shares and vGPUs. The result excludes MIG slices with their
+    own resource name, and devices of ResourceClaims.
     """
     return gpu_milli(shape) + vgpu_milli(shape, node)
 
@@ -67,8 +67,8 @@ class GpuBook:
     """The free capacity of each GPU of a node, in thousandths of a GPU.
 
     Scheduler plugins only check that requests fit; the device plugin on the node picks the GPUs.
-    This class assumes that a GPU share gets the GPU with the least sufficient free capacity. It
-    also assumes that a request for whole GPUs gets the unused GPUs with the lowest indices.
+    This class assumes that a GPU share gets the GPU with the least sufficient free capacity. This
+    class also assumes that a request for whole GPUs gets the unused GPUs with the lowest indices.
 
     `is_plain` is true if all GPUs of the node belong to the resource that supports GPU shares.
     """

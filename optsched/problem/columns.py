@@ -1,6 +1,6 @@
 """Node labels, node taints and gang properties as integer columns.
 
-Rules test each distinct value once. An unchanged gang keeps its values in the next problem.
+Rules test each distinct value once. An unchanged gang keeps its cached values in the next problem.
 """
 
 from __future__ import annotations

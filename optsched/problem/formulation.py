@@ -503,8 +503,8 @@ def widest(forest: Forest, domains: I64) -> I64:
 class GangNodes:
     """Variables that count the tasks of one gang on one node.
 
-    Consider an entry f (equal tasks) of a gang that is the only gang of its class. The variable
-    w[f, n] counts the tasks of the entry on node n:
+    Consider an entry f (equal tasks) of a gang that is the only gang of its gang class. The
+    variable w[f, n] counts the tasks of the entry on node n:
 
         Σ_n w[f, n] = x[f]   and   Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
@@ -587,8 +587,9 @@ class GangNodes:
     def add_domain_rows(self, choices: Choices) -> None:
         """Add rows that keep tasks with variables w within the domains of their gangs.
 
-        A gang without variables w may choose a domain for tasks of the same class. Further rows
-        limit the tasks of such a gang to the part of the domain's supply that no variable w uses.
+        A gang without variables w may choose a domain for tasks of the same task class. Further
+        rows limit the tasks of such a gang to the part of the domain's supply that no variable w
+        uses.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

@@ -111,7 +111,7 @@ class GangShapes:
 
 
 _ITSELF: Final = object()
-"""Stands for the problem in its own cache of derived values, to avoid a reference cycle."""
+"""Placeholder for the problem in its own cache of derived values; avoids a reference cycle."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,9 +78,9 @@ class QueueArrays(QueueTree):
     guarantee
         (Q, R) guaranteed amount; 0 if not set.
     allocated, claimed, requested
-        (Q, R) amounts of each queue without its descendants. `allocated` sums bound and running
-        tasks. `claimed` is `allocated` plus the requests of this session's victims. `requested` is
-        `claimed` plus the requests of pending tasks of valid gangs in open queues.
+        (Q, R) amounts of each queue without its descendants. `allocated` sums the requests of bound
+        and running tasks. `claimed` is `allocated` plus the requests of this session's victims.
+        `requested` is `claimed` plus the requests of pending tasks of valid gangs in open queues.
     gained
         (Q, R) the part of `allocated` that placed and nominated tasks of decided gangs hold.
     oldest_ms

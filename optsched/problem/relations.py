@@ -58,7 +58,7 @@ class Term:
 
     @property
     def key(self) -> TermKey:
-        """The key by which terms are compared."""
+        """The key by which affinity and spread terms are compared."""
         return self.kind, self.sources
 
     @property
@@ -126,7 +126,7 @@ class Relations:
     _carried_by: dict[TaskShape, tuple[int, ...]] = field(default_factory=dict, init=False)
 
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
-        """Return the indices of the terms that tasks with this `TaskShape` carry."""
+        """Return the indices of the affinity and spread terms of tasks with this `TaskShape`."""
         if not self.terms or not (shape.pod_affinity or shape.pod_anti_affinity or shape.spread):
             return ()
         known = self._carried_by
@@ -183,7 +183,7 @@ class PortIndex:
 
 
 class TermMatcher:
-    """Finds the terms that select a pod, cached by namespace and relevant labels.
+    """Finds the affinity and spread terms that select a pod, cached by namespace and labels.
 
     If a term requires certain values of a label, it is compared only with pods that have one of
     these values. A term is compared only with pods of its namespaces.
@@ -208,11 +208,11 @@ class TermMatcher:
         self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[Relation, I64]] = {}
 
     def selecting(self, task: Task) -> Relation:
-        """Return the indices of the terms that select a task."""
+        """Return the indices of the affinity and spread terms that select a task."""
         return self._find_selecting_terms(task)[0]
 
     def rows(self, task: Task) -> I64:
-        """Return the indices (m,) of the terms that select a task, as an array."""
+        """Return the affinity and spread terms that select a task, as an array (m,) of indices."""
         return self._find_selecting_terms(task)[1]
 
     def _find_selecting_terms(self, task: Task) -> tuple[Relation, I64]:

@@ -80,7 +80,7 @@ def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
     """Return a group number (V,) for each running task.
 
     Two tasks are in one group if the same `terms` select both. Tasks that no term selects have the
-    number -1. Returns None if `terms` is empty.
+    group number -1. Returns None if `terms` is empty.
     """
     if not terms:
         return None
@@ -149,7 +149,7 @@ def without_terminating(problem: Problem) -> Problem:
 
 @cached_by_problem
 def without_gangs(problem: Problem) -> Problem:
-    """Return a variant whose relations ignore terminating pods and running gang tasks; cached."""
+    """Return a problem whose `Relations` ignore terminating pods and running gang tasks; cached."""
     if not (problem.relations.terms or problem.relations.ports):
         return problem
     runs = {task.key for task in running_tasks(problem).tasks}
@@ -183,7 +183,7 @@ def without_residents(problem: Problem, excluded: Collection[str]) -> Problem:
 
 
 def _count_only(problem: Problem, counts: Callable[[Task], bool]) -> Problem:
-    """Return the problem with relations that count only residents for which `counts` is True."""
+    """Return the problem with `Relations` that count only residents for which `counts` is True."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not (relations.terms or relations.ports):
         return problem

@@ -127,7 +127,7 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
 
 
 def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """Return the sorted names of the nodes on which tasks are running or bound."""
+    """Return the sorted names of the nodes on which the given tasks are running or bound."""
     return tuple(sorted({t.node for t in tasks if t.status.is_standing}))
 
 
@@ -164,7 +164,7 @@ def _need_groups(
 
 
 Relation = tuple[int, ...]
-"""Indices of the terms of other pods that select a task."""
+"""Indices of the affinity and spread terms of other pods that select a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,10 +306,10 @@ class GangRow:
     num_ready
         Number of tasks that already count towards the gang's minimum.
     allocated, claimed, requested
-        Amounts in base units by resource. `allocated` sums bound, running and expected tasks.
-        `claimed` is `allocated` plus the requests of this session's victims. `requested` is
-        `claimed` plus the requests of the pending tasks of a valid gang, or plus the gang's
-        `deferred_demand`.
+        Amounts in base units by resource. `allocated` sums the requests of bound, running and
+        expected tasks. `claimed` is `allocated` plus the requests of this session's victims.
+        `requested` is `claimed` plus the requests of the pending tasks of a valid gang, or plus the
+        gang's `deferred_demand`.
     queue
         The gang's queue if it restricts the choice of nodes, else an empty string.
     bound
@@ -445,7 +445,7 @@ def _min_members(need: int, need_role: Iterable[tuple[str, int]]) -> int:
 
 
 def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Return how many more tasks must start together, in total and in each role."""
+    """Return how many more tasks of a gang must start together, in total and in each role."""
     if gang.is_loose:
         return 0, ()
     need = max(0, gang.min_member - len(ready))

@@ -46,7 +46,7 @@ MOST_DIRECT = 3000
 BEST_DIRECT = 400
 """Maximum number of (task class, node) pairs for which `DIRECT` runs before `CONFIGURATIONS`.
 
-The limit applies if many nodes have equal idle capacity and the policy has no levels over domains.
+This limit applies if many nodes have equal idle capacity and the policy has no levels over domains.
 The model of `CONFIGURATIONS` is then exact except for node scores.
 """
 
@@ -58,9 +58,9 @@ FEW_ROOMS = 0.25
 """
 
 PAIRS_PER_MS = 25
-"""Maximum number of (task class, node) pairs in a model per millisecond of its budget.
+"""Maximum number of (task class, node) pairs in a model per millisecond of its time budget.
 
-For a larger model, the budget does not suffice to build the model and solve its relaxation.
+For a larger model, the time budget does not suffice to build the model and to solve its relaxation.
 """
 
 CROWDED_PAIRS_PER_MS = 500
@@ -71,13 +71,13 @@ but building the model reads tables of all pairs.
 """
 
 ROUND_MS = 400
-"""Budget in milliseconds for one neighbourhood; a larger budget allows more neighbourhoods."""
+"""Time budget in milliseconds for one neighbourhood; a larger budget allows more neighbourhoods."""
 
 ROUNDS_OF_WORK = 4
 """Number of neighbourhoods to search if there is no wall-time limit."""
 
 MOST_KEPT_MS = 50
-"""Maximum milliseconds of a budget that are reserved for work outside the engines."""
+"""Maximum milliseconds of the time budget that are reserved for work outside the engines."""
 
 NOMINATIONS = "nominations"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -275,10 +275,10 @@ class _EngineSequence:
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""Parts of the budget for each engine, in quarters, keyed by the number of engines.
+"""Parts of the time budget for each engine, in quarters, keyed by the number of engines.
 
-The first of two engines gets one quarter of the budget, because it finishes either early or not at
-all.
+The first of two engines gets one quarter of the time budget, because this engine finishes either
+early or not at all.
 """
 
 
@@ -355,7 +355,7 @@ def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
 
     `DIRECT` solves small problems with tied gangs or with levels over domains. Only `DIRECT` models
     node scores, but `CONFIGURATIONS` proves other levels faster. If a problem is too large for the
-    budget, each search covers only a few nodes.
+    time budget, each search covers only a few nodes.
     """
     pairs, affordable = count_pairs(part.problem, part.rules), None
     if limits.budget_ms is not None:
@@ -546,7 +546,8 @@ def _exclude_gangs(
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # The model does not count the excluded gangs, so the known values must not count them either.
+    # The model does not count the excluded gangs, so the known level values must exclude these
+    # gangs too.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]

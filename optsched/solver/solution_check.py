@@ -36,7 +36,7 @@ def solve_checked(
 
 
 def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
-    """Return whether value, bound and solution of an update are consistent with the model."""
+    """Return whether value, bound and solution of an update are consistent with a level model."""
     if not 0 <= update.level < len(model.objectives):
         return False
     objective = model.objectives[update.level]

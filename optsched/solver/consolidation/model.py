@@ -137,7 +137,7 @@ def encode(
     """Encode a what-if problem as a level model.
 
     `levels` holds the levels, each with its value before any move. At most `most_moves` tasks move;
-    0 means no limit.
+    if `most_moves` is 0, the number of moves is not limited.
     """
     if rules.topology is not None:
         rules.topology.choose_domains(form)
@@ -161,8 +161,8 @@ def encode(
     lower[numbers] = np.maximum(lower[numbers], hint[numbers])
     upper[numbers[is_fixed]] = hint[numbers[is_fixed]]
     none = np.zeros(len(stay), np.int64)
-    # The number of staying tasks of a kind is at most the number that the nodes' configurations
-    # contain.
+    # The number of staying tasks of a kind is at most the number in the configurations of all
+    # nodes.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, form, copies, stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -199,7 +199,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Add rows that limit requesting gangs to their minimums, so that fewer tasks have to move."""
+    """Add rows that give requesting gangs no tasks beyond their minimums, to move fewer tasks."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -289,7 +289,7 @@ def read_solution(
 
     `problem` is the problem before any move.
     """
-    assert update.solution is not None  # noqa: S101  the caller has checked it
+    assert update.solution is not None  # noqa: S101  the caller has checked the value
     num_kinds, movables = len(encoded.stay), what.movables
     # Rank movable tasks by priority, lost work and age; the task with rank 0 is the cheapest to
     # move.

@@ -228,8 +228,8 @@ def _build_movable_gang(
 ) -> MovableGang:
     """Return how many tasks a gang can lose, in total and by role.
 
-    `kinds_of` holds the gang (M,) and the role (M,) of each kind. `num_mine` is the number of
-    movable tasks of the gang.
+    `kinds_of` holds the gang index (M,) and the role number (M,) of each kind of movable task.
+    `num_mine` is the number of movable tasks of the gang.
     """
     gang_of, role_of = kinds_of
     gang = problem.snapshot.gangs[number]

@@ -237,7 +237,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])
     terms = [variables[i] for i in numbers[mine].tolist()]
     total = cp_model.LinearExpr.weighted_sum(terms, factors[mine].tolist())
-    # The known bounds of the objective become a row.
+    # Add the known bounds of the objective as a row.
     lowest = -_SAFE if task.at_least is None else task.at_least - constant
     highest = _SAFE if task.at_most is None else task.at_most - constant
     if terms:

@@ -101,7 +101,7 @@ class Placement:
 class LevelModel:
     """A model whose objectives (levels) are optimised one after another.
 
-    While a level is solved, rows keep every earlier level at its value.
+    While a level is solved, rows keep the values of all earlier levels.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class Limits:
     num_engines: int = 1
 
     def cap_budget(self, left_ms: int | None) -> Limits:
-        """Return the limits with a budget of at most `left_ms`, unchanged if `left_ms` is None."""
+        """Return limits with a time budget of at most `left_ms`, unchanged if `left_ms` is None."""
         if left_ms is None:
             return self
         return replace(self, budget_ms=min(left_ms, self.budget_ms or left_ms))

@@ -95,7 +95,7 @@ class Clock:
 
     @property
     def remaining_s(self) -> float | None:
-        """The remaining seconds of the budget, or None without a budget."""
+        """The remaining seconds of the time budget, or None without a time budget."""
         return None if self._end is None else self._end - self._now()
 
     @property
@@ -237,7 +237,7 @@ class _LevelSearch:
         to_update: Callable[[SolverProgress], LevelUpdate | None],
         work: float | None = None,
     ) -> Result:
-        """Run CP-SAT for a fraction of the remaining time, and return the result.
+        """Run CP-SAT for a fraction of the remaining time, and return its result.
 
         `to_update` converts the progress of CP-SAT to an update, or returns None for progress that
         is not reported. `work` is the maximum number of deterministic seconds; None means
@@ -376,8 +376,8 @@ class _DirectSearch(_LevelSearch):
             value, found = self._run_search(level, objective, (value, bound), within)
             bound = found if within[0] is complete else bound
             if value != before:
-                # The solver process may be killed before the level is finished, so yield the result
-                # early.
+                # The solver process may be killed before the level is finished, so yield the
+                # level's result early.
                 yield self.make_update(level, objective, value, bound)
         self.keep_level(objective, value)
         return self.make_update(level, objective, value, bound)
@@ -592,7 +592,7 @@ class _ConfigurationSearch(_LevelSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         model = self.model
-        assert model.configurations is not None  # noqa: S101  the caller has checked it
+        assert model.configurations is not None  # noqa: S101  the caller has checked the value
         self._nodes = nodes = model.configurations
         self._bound: int | None = None
         self._written: tuple[_Best, tuple[I64, I64, I64]] | None = None

@@ -1,8 +1,8 @@
 """The interface of solvers, a solver in the caller's process, and a solver in a worker process.
 
 CP-SAT can abort its process after a failed check, and can exceed the time limit in presolve. A live
-scheduler therefore uses a worker process. If a solve takes longer than 1.5 times its budget, the
-scheduler kills the process and continues with the results received so far.
+scheduler therefore uses a worker process. If a solve takes longer than 1.5 times its time budget,
+the scheduler kills the process and continues with the results received so far.
 """
 
 from __future__ import annotations

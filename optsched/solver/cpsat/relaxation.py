@@ -228,7 +228,7 @@ class Master(_LinearProgram):
         self._known: set[tuple[int, bytes]] = set()
 
     def add_column(self, node_class: int, tasks: I64) -> bool:
-        """Add a configuration (C,) of a node class; return False if it is empty or not new."""
+        """Add a configuration (C,) of a node class; return False for an empty or known one."""
         key = (node_class, tasks.tobytes())
         if key in self._known or not tasks.any():
             return False

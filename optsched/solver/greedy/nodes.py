@@ -68,7 +68,7 @@ class _Fixed:
         self._masking = rules.filters
         self._scoring = rules.scorers
         self._ties_nodes = rules.ties_nodes
-        # Arrays are in column order because scorers read columns.
+        # The arrays are in column-major order, because scorers read columns.
         self.offered = np.asfortranarray(problem.allocatable)
         frozen(self.offered)
         self._tied: dict[int, bool] = {}
@@ -284,8 +284,8 @@ class NodeTable:
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
         """Return nodes for `number` tasks, placed one by one on the node with the highest score.
 
-        Returns the nodes in ascending order, and the number of tasks on each. Fewer than `number`
-        tasks get a node if too little capacity is idle. The node table is not changed.
+        Returns the nodes in ascending order, and the number of tasks on each node. Fewer than
+        `number` tasks get a node if too little capacity is idle. The node table is not changed.
         """
         view = self._scored(task_class)
         best = _best(lens.apply_to(view.score), number)

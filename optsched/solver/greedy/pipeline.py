@@ -66,10 +66,10 @@ class GreedyOptions:
         its pods exist. If `gated` is False, gangs in phase Pending are placed too, and no task is
         evicted.
     late
-        Starving gangs that are not enqueued. `enqueue` considers these gangs before all other
-        gangs, in this order. If plugins refuse such a gang, its request is reserved: plugins count
-        the gang as enqueued. The gang must fit into the empty cluster and the capabilities of its
-        queues. Only the first such gang gets this reservation.
+        Starving gangs that are not enqueued. The action `enqueue` considers these gangs before all
+        other gangs, in the given order. If plugins refuse such a gang, its request is reserved:
+        plugins count the gang as enqueued. The gang must fit into the empty cluster and the
+        capabilities of its queues. Only the first such gang gets this reservation.
     is_late
         Returns True once the time limit of `preempt` and `reclaim` is over. `preempt` and `reclaim`
         then stop; earlier evictions stay valid.

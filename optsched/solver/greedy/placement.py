@@ -323,7 +323,7 @@ class PlacementState:
                     self.place_tasks(gang, run, most, (table, answer))
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to `number` more tasks of a gang in order; return how many were placed."""
+        """Place up to `number` more tasks of a gang in task order; return how many were placed."""
         placed = 0
         cursor = self.cursor(gang)
         for run in cursor.runs:
@@ -340,7 +340,7 @@ class PlacementState:
 
     @property
     def mark(self) -> int:
-        """The length of the undo log."""
+        """The number of placements in the undo log."""
         return len(self._steps)
 
     def undo(self, gang: int) -> None:
@@ -348,7 +348,7 @@ class PlacementState:
         self.undo_to(gang, 0)
 
     def undo_to(self, gang: int, mark: int) -> None:
-        """Undo a gang's latest placements until the undo log has length `mark`."""
+        """Undo a gang's latest placements until the undo log contains `mark` placements."""
         cursor = self.cursor(gang)
         for step in reversed(self._steps[mark:]):
             step.answer[step.first : step.first + step.number] = UNPLACED
@@ -415,8 +415,7 @@ class PlacementState:
     ) -> tuple[I64, I64]:
         """Return the best node for one task whose node scores depend on earlier placements.
 
-        The results are arrays of length 1 (the node, and the count 1), or empty arrays if no node
-        fits.
+        Returns the node and the count 1 as arrays of length 1, or two empty arrays if no node fits.
         """
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(table.scores(task_class))

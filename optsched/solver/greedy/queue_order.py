@@ -325,8 +325,8 @@ class QueueOrder:
     """The queues ordered by sort key, each with its sorted gangs.
 
     The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
-    after each turn of the queue. The keys stay up to date if each key depends only on tasks of its
-    own gang or queue. If the keys of queues depend on tasks of other queues (`reach`), the keys
+    after each turn of the queue. The sort keys stay up to date if each key depends only on tasks of
+    its own gang or queue. If the keys of queues depend on tasks of other queues (`reach`), the keys
     that may have changed are computed again before each turn.
     """
 

@@ -253,8 +253,8 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
     """Return the tasks (k,) that a `Demand` counts, and each task's domain index (k,).
 
-    The index counts the domains of the demand's topology choice, and is -1 for tasks without a
-    node.
+    The index is a position among the domains of the demand's topology choice, or -1 for a task
+    without a node.
     """
     tasks, choice = form.tasks_of(demand.entry), demand.choice
     nodes = node_of[tasks]
@@ -302,7 +302,7 @@ class DomainCopies:
         return inside
 
     def merged(self, tasks: I64) -> I64:
-        """Return the task counts per class (…, C), summed over each class and its copies."""
+        """Return the task counts per task class (…, C), summed over each class and its copies."""
         classes = int((self.domain == CLUSTER).sum())
         total = np.zeros((*tasks.shape[:-1], classes), np.int64)
         for copy, task_class in enumerate(self.class_of.tolist()):
@@ -310,7 +310,7 @@ class DomainCopies:
         return total
 
     def of_tasks(self, form: Formulation, node_of: I64) -> tuple[I64, int]:
-        """Return the class or copy (T,) of each task, and the number of classes and copies.
+        """Return the task class or copy (T,) of each task, and the number of classes and copies.
 
         `node_of` (T,) is the node of each task.
         """

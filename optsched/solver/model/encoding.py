@@ -99,7 +99,7 @@ class Direct:
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """See `Encoding`."""
-        assert update.solution is not None  # noqa: S101  the caller has checked it
+        assert update.solution is not None  # noqa: S101  the caller has checked the value
         slots = []
         for row in self.supplied:
             nodes = np.flatnonzero(row >= 0)
@@ -197,9 +197,9 @@ def _stages(
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
     """Return the mask of (class, node) pairs (C, N) that get no more tasks than in the incumbent.
 
-    The node rows of rules ignore nominations. Without the mask, other tasks could get the devices
-    that a nominated task needs. In the incumbent, the nominated task fits on its node in addition
-    to the placed tasks.
+    Rows that rules add for nodes ignore nominations. Without the mask, other tasks could get the
+    devices that a nominated task needs. In the incumbent, the nominated task fits on its node in
+    addition to the placed tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -245,7 +245,7 @@ class ByConfigurations:
 
         See `Encoding`.
         """
-        assert update.solution is not None  # noqa: S101  the caller has checked it
+        assert update.solution is not None  # noqa: S101  the caller has checked the value
         assert update.use_class is not None  # noqa: S101
         assert update.use_tasks is not None  # noqa: S101
         assert update.uses is not None  # noqa: S101

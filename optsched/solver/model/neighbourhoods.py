@@ -24,7 +24,7 @@ FEW_NODES, FEW_CLASSES = 4, 40
 """Limits on nodes and task classes of a neighbourhood if a node has over `MOST_PAIRS` pairs."""
 
 _TIER_WEIGHT = 0.25
-"""Weight of a tier relative to the next more important tier."""
+"""Weight of a gang tier relative to the next more important gang tier."""
 
 _LEAST_WEIGHT = 1e-3
 """Weight of a node that no waiting gang can use; tasks of placed gangs may move to the node."""

@@ -1,4 +1,4 @@
-"""Candidate victims of a session: the running tasks that some plan may evict, in groups.
+"""Candidate victims of a session: groups of running tasks that some plan may evict.
 
 Running tasks form axis V. `SessionFacts` holds the data that all eviction problems of a session
 share, such as protected tasks, lost work and the entitlements of queues.

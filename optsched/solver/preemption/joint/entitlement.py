@@ -50,9 +50,9 @@ def add_entitlement_rows(
 ) -> tuple[I64, list[ReclaimPair]]:
     """Add rows that allow a victim only if some admitted gang is entitled to evict it.
 
-    Returns the variables (K,) that count the reclaimed tasks of each group, and the pairs of a
-    reclaimer class and a lending queue. The variable of a group is -1 if none of its tasks may be
-    reclaimed.
+    Returns the variables (K,) that count the reclaimed tasks of each victim group, and the pairs of
+    a reclaimer class and a lending queue. The variable of a victim group is -1 if none of its tasks
+    may be reclaimed.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ class _Reclaiming:
         reclaims: Bool,
         units: Sequence[Unit] = (),
     ) -> None:
-        assert facts.due is not None  # noqa: S101  the caller has checked it
+        assert facts.due is not None  # noqa: S101  the caller has checked the value
         assert facts.kept is not None  # noqa: S101
         self._form, self._facts, self._groups = form, facts, groups
         self._due, self._kept = facts.due, facts.kept

@@ -185,7 +185,8 @@ def encode_joint(
     wholes = VictimGrouper(facts).wholes(-1, groups, state)
     whole = form.model.add_variables(0, np.array([int(w.may_end) for w in wholes], np.int64))
     add_whole_rows(form.model, (groups, wholes), evict, whole)
-    # A bound must also cover plans in which a reclaim within a guarantee overrides budgets.
+    # A bound must also cover plans in which a reclaim within a guarantee overrides disruption
+    # budgets.
     overriding = None
     if not is_exact and facts.floors.yielding.any():
         overriding = candidates.reclaimed
@@ -368,7 +369,7 @@ def _add_capacity_rows(
     evict: I64,
     moves: _Moves | None,
 ) -> None:
-    """Add rows Σ request·x ≤ future idle + Σ request·evicted per node set and resource."""
+    """Add rows Σ request·placed ≤ future idle + Σ request·evicted per node set and resource."""
     problem, model = form.problem, form.model
     base = problem.allocatable - problem.used
     np.subtract.at(base, groups.node, groups.count[:, None] * groups.request)
@@ -411,7 +412,7 @@ def _add_capacity_rows(
 def _add_rounded_rows(
     form: Formulation, supply: tuple[I64, I64, I64], capacity: tuple[I64, I64], resource: int
 ) -> None:
-    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ per node set, for several steps.
+    """Add rows Σ ⌊request / step⌋·placed ≤ Σ ⌊capacity / step⌋ per node set, for several steps.
 
     The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Tasks that
     request `step` cannot use the capacity of a node beyond a multiple of `step`. `supply` holds

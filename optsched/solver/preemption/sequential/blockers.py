@@ -127,7 +127,8 @@ class Blockers:
             return None
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in tied_classes for m in relations.carried_by(shapes[c])})
-        # Skip terms whose domains are single nodes, because these terms do not group nodes.
+        # Skip affinity and spread terms whose domains are single nodes, because these terms do not
+        # group nodes.
         wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
         domains = np.zeros(problem.num_nodes, np.int64)
         if wide:
@@ -148,7 +149,7 @@ class Blockers:
         excluded. `leave` (K,) holds the variables that count the evictions of each victim group.
         """
         others = eviction.constraints.others
-        assert others is not None  # noqa: S101  the caller has checked it
+        assert others is not None  # noqa: S101  the caller has checked the value
         shape = (len(self._facts.problem.classes.shapes), self._facts.problem.num_nodes)
         by_class = np.full(shape, -1, np.int64)
         for c in np.unique(eviction.task_class[eviction.is_tied]).tolist():

@@ -167,7 +167,7 @@ class EvictionCompiler:
             unused guarantees of itself and its ancestors. None if the gang reclaims for its
             minimum.
         overrides_budgets
-            Whether the victims may exceed the budgets that guarantees may override.
+            Whether the victims may exceed the disruption budgets that guarantees may override.
 
         """
         queues, grows = self.problem.queues, rest is not None
@@ -406,8 +406,8 @@ class EvictionCompiler:
             if self.facts.returns_by_use:
                 shared = [r for r in always if r != problem.index(PODS)]
                 is_related = (running.request[:, shared] > 0).any(axis=1)
-                # If one task of a unit uses a requested resource, all tasks of the unit may be
-                # evicted; see `Limits.lendings`.
+                # If one task of a unit (tasks that are evicted together) uses a requested resource,
+                # all tasks of the unit may be evicted; see `Limits.lendings`.
                 gangs = np.zeros(problem.num_gangs, np.bool_)
                 gangs[running.gang_of[lent & is_related]] = True
                 lent &= is_related | (gangs & self._may_have_units)[running.gang_of]
@@ -466,7 +466,7 @@ class EvictionCompiler:
         Each result is a (queue, resource, amount) tuple, for each requested resource of which the
         queue deserves a share.
         """
-        assert self.facts.due is not None  # noqa: S101  the caller has checked it
+        assert self.facts.due is not None  # noqa: S101  the caller has checked the value
         return [
             (a, r, int(self.facts.due[a, r]) - self.facts.sum_held(a, r, state.used))
             for a in np.flatnonzero(self.facts.above[queue]).tolist()

@@ -234,7 +234,7 @@ class LendingOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """The constraint that a lending queue loses tasks only while it holds more than a minimum.
+    """The constraint that a lending queue loses tasks only while it holds excess resources.
 
     For some requested resource, the queue must hold more than the amount that it must keep. Tasks
     are not protected if they hold no resource of which the lender deserves a share.

@@ -118,7 +118,8 @@ class Limits:
     ) -> list[Limit]:
         """Return the limits that disruption budgets set on further evictions.
 
-        Tasks in the mask `overriding` (V,) do not count for budgets that guarantees may override.
+        Tasks in the mask `overriding` (V,) do not count for disruption budgets that guarantees may
+        override.
         """
         found = []
         for b, budget in enumerate(self._problem.snapshot.budgets):
@@ -185,7 +186,7 @@ class Limits:
     ) -> Iterator[Lending]:
         """Yield constraints on the victims that use no requested resource.
 
-        Such a victim is evicted only in a unit with a task that uses a requested resource.
+        Such a victim is evicted only together with a task that uses a requested resource.
         """
         shared = requested.copy()
         shared[self._problem.index(PODS)] = False

@@ -343,7 +343,7 @@ def _reserve_rows(
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Add rows: before its last eviction, a lender must hold more than its minimum.
+    """Add rows: before its last eviction, a lender must hold excess resources.
 
     The last unit evicted is a task, or the tasks that a gang or subgroup loses together.
     """

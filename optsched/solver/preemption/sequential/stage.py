@@ -384,14 +384,14 @@ class _Stage:
         may_override = self._compiler.may_override_budgets(gang, self._state, grows=True)
         if not self._evict_for(gang, compile_problem, is_last=is_last):
             # A queue may reclaim its guarantee even if a victim gang is larger than the lender's
-            # excess, or if a budget that guarantees may override protects the gang.
+            # excess, or if a disruption budget that guarantees may override protects the gang.
             if not any(self._evict_for(gang, each, is_last=False) for each in within_guarantee):
                 return False
             self._hopeless.pop(gang, None)
             is_fewest = not may_override
         if not is_fewest and before is not None and self._least is not None:
-            # Guarantees override budgets and lenders' entitlements only if no other evictions help.
-            # If the gang reclaims within guarantees, a single victim may suffice.
+            # Guarantees override disruption budgets and lenders' entitlements only if no other
+            # evictions help. If the gang reclaims within guarantees, a single victim may suffice.
             most = min(self._least.victims, before.victims + 1)
             self._least = _FewestVictims(most, before.ended)
         return True
@@ -550,7 +550,7 @@ class _Stage:
         self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
         """Run the solver from the solution `packed`; return a solution and bounds on victims."""
-        assert self._settings.solver is not None  # noqa: S101  the caller has checked it
+        assert self._settings.solver is not None  # noqa: S101  the caller has checked the value
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
         left_ms = None if spare_ms == float("inf") else max(int(spare_ms), 1)
@@ -664,7 +664,7 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
 def _choose_last_created(
     compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
 ) -> I64:
-    """Return the tasks to evict, which are the last created tasks of each group."""
+    """Return the tasks to evict, which are the last created tasks of each victim group."""
     running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))
