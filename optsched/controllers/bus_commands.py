@@ -88,7 +88,7 @@ def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
 
 
 def command_wakes(kind: Kind) -> Wakes:
-    """Return a `Wakes` function that returns the target of a Command if its kind is `kind`."""
+    """Return a `Wakes` function that returns a Command's target if the target's kind is `kind`."""
 
     def wakes(command: Manifest, _: World) -> Iterable[Ref]:
         target = subobject(command, "target")

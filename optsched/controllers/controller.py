@@ -175,7 +175,7 @@ def existing(
 
 
 def owner_wakes(kind: Kind) -> Wakes:
-    """Return a `Wakes` function that returns an object's controlling owner if it is of `kind`."""
+    """Return a `Wakes` function that returns an object's controlling owner of the kind `kind`."""
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)

@@ -221,7 +221,7 @@ def hypernodes_by_labels(
     for node in nodes:
         for type_, labels in types.items():
             # Each label adds the node to a HyperNode of one tier. If the node lacks the label of a
-            # tier, no HyperNode of this or a higher tier contains it.
+            # tier, no HyperNode of this or a higher tier contains the node.
             member = name_of(node)
             for tier, label in enumerate(labels, start=1):
                 label_value = labels_of(node).get(label)

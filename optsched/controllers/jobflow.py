@@ -1,4 +1,4 @@
-"""JobFlows: graphs of jobs, each created from a JobTemplate.
+"""JobFlows: graphs of jobs; each job is created from a JobTemplate.
 
 Names, phases and labels follow Volcano's pkg/controllers/jobflow and jobtemplate, and
 docs/design/jobflow. `dependsOn.probe` and `patch` follow Volcano's design document; Volcano's

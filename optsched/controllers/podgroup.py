@@ -304,7 +304,7 @@ def _read_topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _find_owner(obj: Manifest | None, world: World) -> Manifest | None:
-    """Return an object's controller, or None if it is missing or of a kind not in `OWNERS`."""
+    """Return an object's controlling owner if it exists and is of a kind in `OWNERS`, else None."""
     reference = None if obj is None else controller_of(obj)
     if obj is None or reference is None:
         return None

@@ -203,7 +203,7 @@ QUEUES: Final = Controller(
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
     """Return the number of PodGroups by phase and queue name.
 
-    A queue's number is 0 for each phase in which it has no PodGroup.
+    The number is 0 for each phase in which a queue has no PodGroup.
     """
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))

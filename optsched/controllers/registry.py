@@ -53,9 +53,9 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
 def chosen(controllers: Iterable[Controller], given_names: Iterable[str]) -> tuple[Controller, ...]:
     """Return the controllers that the option `--controllers` selects, as in Volcano.
 
-    `*` selects all controllers, and `-name` excludes the controller `name`. Volcano's names, such
-    as queue-controller, are accepted. Unknown excluded names are ignored. Raises ValueError if a
-    selected name is unknown or no controller is selected.
+    `*` selects all controllers, and `-name` excludes the controller `name`. Volcano's names of
+    controllers, such as queue-controller, are accepted. Unknown excluded names are ignored. Raises
+    ValueError if a selected name is unknown or no controller is selected.
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}

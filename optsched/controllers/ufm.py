@@ -118,7 +118,7 @@ def fabric_hypernodes(
         for each in known
         if name_of(each).startswith(LEAF)
     }
-    # Each group gets the name of the existing HyperNode that contains most of its hosts.
+    # Each group of hosts gets the name of the existing HyperNode that contains most of these hosts.
     pairs = (
         (-len(nodes & set(hosts)), name, i)
         for i, (_, hosts) in enumerate(groups)

@@ -88,8 +88,9 @@ def architecture() -> str:
 def go_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which the result of a go command depends only on its arguments.
 
-    With GOTOOLCHAIN, go could run another release. With GOWORK, go could read files outside the
-    module. With GOROOT, a downloaded go could use the standard library of another release.
+    The user's value of GOTOOLCHAIN could make go run another release. The user's value of GOWORK
+    could make go read files outside the module. With the user's GOROOT, a downloaded go could use
+    the standard library of another release.
     """
     kept = {name: value for name, value in env.items() if name != "GOROOT"}
     fixed = {"GOTOOLCHAIN": "local", "GOWORK": "off", "GOOS": "linux", "CGO_ENABLED": "0"}

@@ -99,7 +99,8 @@ def _matches(line: bytes, command: Sequence[str]) -> bool:
 
 
 def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
-    """Send SIGTERM, and SIGKILL if the process runs after `grace_s` seconds; wait for its exit."""
+    """Send SIGTERM and, if the process still runs after `grace_s` seconds, SIGKILL; await the
+    end."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -36,7 +36,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """Return the start of an error message: a field's path, and its value unless it is missing."""
+    """Return the start of an error message: a field's path and, if the field exists, its value."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path

@@ -7,7 +7,7 @@ import re
 from typing import Any, Final
 
 _SUSPECT: Final = re.compile(r"[^ -~]")
-"""Matches every character outside printable ASCII; only these may need an escape."""
+"""Matches every character outside printable ASCII; only these characters may need an escape."""
 
 _LAYOUT: Final = "\n\t"
 

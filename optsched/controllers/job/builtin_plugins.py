@@ -7,9 +7,9 @@ the host names. `svc` also creates a ConfigMap with the host names of each task.
 names from files in /etc/volcano and from environment variables. A NetworkPolicy blocks traffic from
 other pods. With `ssh`, a job's pods share one key pair, so they can log in to each other.
 
-With the other plugins, the pods of a distributed framework find each other. `mpi` opens the SSH
-port and passes the workers' host names to the master. `tensorflow` sets TF_CONFIG. `pytorch` sets
-the master's address and each pod's rank. `ray` starts a Ray cluster. `hcclrank` sets the rank
+The other plugins let the pods of a distributed framework find each other. `mpi` opens the SSH port
+and passes the workers' host names to the master. `tensorflow` sets TF_CONFIG. `pytorch` sets the
+master's address and each pod's rank. `ray` starts a Ray cluster. `hcclrank` sets the rank
 annotation that NPUs require.
 """
 
@@ -92,7 +92,7 @@ def _config_name(job: Job) -> str:
 
 
 def _change_svc_pod(draft: Draft, flags: Flags) -> None:
-    """Set the pod's host name and subdomain, and pass the host names of all tasks to it.
+    """Set the pod's host name and subdomain, and pass the host names of all tasks to the pod.
 
     Volcano does not set `VC_<TASK>_HOST` (a task's first host), although its guides document it.
     """
@@ -291,7 +291,7 @@ TENSORFLOW = Plugin(
 
 
 def _change_pytorch_pod(draft: Draft, flags: Flags) -> None:
-    """Set PyTorch's environment variables and add its port, if the job has a master task.
+    """If the job has a master task, set PyTorch's environment variables and add PyTorch's port.
 
     The ranks of workers follow those of masters, so each rank is unique.
     """

@@ -53,7 +53,7 @@ _ENDS_AS: Final = {
 
 
 class NoTransition(Enum):
-    """Why an action does not change a job's phase: it is ignored, or it must wait."""
+    """Why an action does not change a job's phase: the action is ignored or must wait."""
 
     IGNORED = "ignored"
     LATER = "later"

@@ -243,10 +243,11 @@ class ClusterCache:
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def record_stored_devices(self, claim: str, version: str) -> None:
-        """Record the resource version with which the server stored the devices assumed for a claim.
+        """Record the resource version of a claim in which the server stored the assumed devices.
 
         If objects are listed again, the list may show only a later state of the claim. Any reported
-        version that is newer than the recorded version therefore ends the assumption.
+        version that is newer than the recorded version therefore ends the assumption about the
+        claim's devices.
         """
         kind, number = self.claim_kind(claim), parse_whole(version)
         if kind is None or number is None:
@@ -288,7 +289,7 @@ class ClusterCache:
         self._objects.gangs.forget_moves()
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Assume a gang's annotation about pods moved for the gang, until the server reports it."""
+        """Assume that a gang has an annotation about moved pods, until the server reports it."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Applies watch events to a cache while `run` is active.
+    """Applies watch events to a cluster cache while `run` is active.
 
     `stale` holds the kinds that have not been listed since `refresh` was last called.
     """
@@ -127,7 +127,7 @@ class GeometryReader:
     """Keeps a cache's device partition table up to date while `run` is active.
 
     `where` returns the namespace and name of the table's ConfigMap, or None if the policy names no
-    ConfigMap. `on_change` is called when the table changes.
+    ConfigMap. `on_change` is called when the device partition table changes.
     """
 
     def __init__(

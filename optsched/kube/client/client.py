@@ -305,7 +305,7 @@ class Client:
 
     @asynccontextmanager
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response to a request before its body is read; raises KubeError on failure."""
+        """Yield a response whose body is not read yet; raises KubeError if the request fails."""
         headers = {"Content-Type": request.content, "Accept": request.accept, **_HEADERS}
         try:
             settings = await self._configuration.auth_settings()

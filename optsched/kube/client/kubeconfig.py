@@ -97,8 +97,8 @@ def copy_pipes(places: str) -> Iterator[str]:
 def find_mistake(places: str, server: str = "") -> str:
     """Return the first mistake in kubeconfig files; empty if there is none.
 
-    `places` lists the paths as in `explain_unreadable`, with each pipe replaced by `copy_pipes`.
-    `server` is an address that overrides the servers in the files, or an empty string.
+    `places` holds one or more paths in the format of KUBECONFIG; `copy_pipes` has replaced the
+    pipes. `server` is an address that overrides the servers in the files, or an empty string.
     """
     paths = list_paths(places)
     several = len(paths) > 1

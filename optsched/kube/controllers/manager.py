@@ -1,9 +1,9 @@
 """Run controllers with watches, a work queue and an executor of effects.
 
-Watch events and this process's writes queue the keys of the objects to reconcile. Only one worker
-at a time reconciles the object of a key, in its current state. The effects of a reconciliation are
-executed before the object is reconciled again. A crash loses no work, because the next leader
-reconciles every object once.
+Watch events and this process's writes add the keys of the objects to reconcile to the work queue.
+Only one worker at a time reconciles the object of a key, in its current state. The effects of a
+reconciliation are executed before the object is reconciled again. A crash loses no work, because
+the next leader reconciles every object once.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ POLL_S: Final = 0.2
 """Seconds between two leadership checks."""
 
 NUMBERS_EVERY_S: Final = 2.0
-"""Minimum interval in seconds between two status writes that may be deferred."""
+"""Minimum interval in seconds between the deferrable status writes of one object."""
 
 WARN_AGAIN_AFTER: Final = 5
 """Number of consecutive failures to reconcile an object after which a failure is logged again."""
@@ -154,7 +154,7 @@ class Manager:
         return ""
 
     def unready(self) -> str:
-        """Return which kinds are not listed yet (see `Probes`); the process need not lead."""
+        """Return which kinds are not listed yet (see `Probes`); a ready process need not lead."""
         missing = self.store.unsynced()
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 
@@ -190,8 +190,8 @@ class Manager:
         while True:
             term = self._deps.leadership.term
             if term != known_term and self._leads:
-                # The queue is cleared even if this process leads again, because writes between its
-                # two terms as leader were dropped.
+                # The work queue is cleared even if this process leads again, because writes between
+                # its two terms as leader were dropped.
                 self._leads = False
                 self._deps.metrics.leading.set(False)
                 # An outage of the server was already reported.

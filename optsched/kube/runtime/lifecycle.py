@@ -117,9 +117,9 @@ class Outage:
             log.info("%s: followed again", kind.plural)
 
     def record_watch_failure(self, key: Hashable, kind: Kind, error: KubeError) -> bool:
-        """Log the first failure of a watch; return whether it was logged.
+        """Log the first failure of a watch; return whether this failure was logged.
 
-        During an outage, only the first failure in the process is logged.
+        During an outage, only the first failed watch of the process is logged.
         """
         if not self.record_failure(key, error) or key in self._broken_watches:
             return False

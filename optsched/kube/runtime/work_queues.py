@@ -63,7 +63,7 @@ class WriteQueue(Generic[K, V]):
         lane_of: Callable[[K], Hashable] = lambda key: key,
         on_failure: Callable[[K, KubeError], None],
     ) -> None:
-        """`lane_of` maps a key to its lane: keys whose writes tend to fail together.
+        """`lane_of` maps a key to its lane: a set of keys whose writes tend to fail together.
 
         After a server fault (5xx), all writes in the lane count as retries until one of these
         writes succeeds.

@@ -180,7 +180,7 @@ class Scheduler:
         return f"the loop has been stuck for {still_s:.0f} s" if still_s > STUCK_S else ""
 
     def unready(self) -> str:
-        """Return whether kinds are not listed yet (see `Probes`); the process need not lead."""
+        """Return whether kinds are not listed yet (see `Probes`); a ready process need not lead."""
         return "" if self._deps.cache.is_synced else "not all kinds have been listed yet"
 
     def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""All writes except binds and evictions, such as status patches and built-in queues.
+"""All writes except binds and evictions, such as status patches and creations of queues.
 
 `RefusedWrites` handles writes that the API server rejects, for example because a webhook denies a
 status.
