@@ -99,8 +99,7 @@ def _matches(line: bytes, command: Sequence[str]) -> bool:
 
 
 def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
-    """Send SIGTERM and, if the process still runs after `grace_s` seconds, SIGKILL; await the
-    end."""
+    """Send SIGTERM and, if the process runs after `grace_s` seconds, SIGKILL; await the exit."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -152,7 +152,7 @@ def _error(part: str, field: _Field, text: str) -> CronError:
 
 _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
-"""Length of the period in which `next_due_ms` searches for a due time.
+"""Length of the period in which `next_due_ms` searches for the next due time of a schedule.
 
 A schedule that is not due within five years, such as a schedule for February 31, counts as never
 due.

@@ -55,10 +55,10 @@ def find_closures(node: Node | None) -> frozenset[str]:
 class ResourceVersions:
     """The newest resource version of each object of one kind, keyed by object key.
 
-    Resource versions of a kind are compared as numbers (KEP-5504). A version that is not a number
-    counts as newer than every other version.
+    Resource versions of a kind are compared as numbers (KEP-5504). A resource version that is not a
+    number counts as newer than every other resource version.
 
-    `known` holds the version of each object in the cluster, or -1 if the version is not a number.
+    `known` holds the resource version of each object in the cluster, or -1 if it is not a number.
     `namespaces` counts the objects in `known` per namespace.
     """
 
@@ -132,8 +132,8 @@ _WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
 class ClusterCache:
     """The state of a cluster, built from watch events and from changes that this process assumes.
 
-    `version` grows with every change that may affect the next snapshot. `queues` and `shards` hold
-    the queues and NodeShards that the server reported, keyed by name.
+    The number `version` grows with every change that may affect the next snapshot. `queues` and
+    `shards` hold the queues and NodeShards that the server reported, keyed by name.
     """
 
     def __init__(

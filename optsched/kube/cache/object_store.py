@@ -138,7 +138,7 @@ class Store:
         on_change: OnChange,
         scopes: Mapping[Kind, tuple[Scope, ...]] | None = None,
     ) -> None:
-        """`on_change` is called after every change with the old and the new state of the object.
+        """`on_change` is called after every change, with the old and new state of one object.
 
         `scopes` lists the watched subsets of each kind that is not watched completely. The subsets
         may overlap.
@@ -320,8 +320,8 @@ class Store:
 def _is_older(version: str, known: Raw) -> bool:
     """Return whether a resource version is equal to, or older than, the version of a known object.
 
-    Versions of a kind are increasing numbers (KEP-5504). Versions that are not numbers are only
-    compared for equality.
+    The resource versions of a kind are increasing numbers (KEP-5504). Resource versions that are
+    not numbers are only compared for equality.
     """
     other = version_of(known)
     if version.isdecimal() and other.isdecimal():

@@ -115,7 +115,7 @@ class ReflectorState:
         self._was_away = False
 
     def step(self) -> FetchPage | StartWatch:
-        """Return the next request, which includes the delay before it."""
+        """Return the next request, including the delay before this request."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._version:
             return FetchPage(self._token, pause_s)

@@ -200,7 +200,7 @@ class Client:
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
         """Create an object in a dry run, and return the server's warnings.
 
-        Raises `Rejected`, with the causes, if the object is invalid.
+        Raises `Rejected` if the object is invalid; the error lists the invalid fields.
         """
         path = collection_path(ref.kind, ref.namespace or None)
         path = f"{path}{_DRY_RUN}&fieldValidation=Warn"

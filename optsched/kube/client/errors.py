@@ -58,7 +58,7 @@ STATUS_REASONS: Final = frozenset(
 )
 """The Status reasons that Kubernetes defines (apimachinery, meta/v1/types.go, StatusReason)."""
 MAX_CAUSES: Final = 100
-"""Maximum number of causes that an error lists."""
+"""Maximum number of causes, such as invalid fields, that an error lists."""
 MAX_RETRY_AFTER_S: Final = 60
 """Maximum delay in seconds before a retry, even if the server or a webhook requests more.
 
@@ -122,7 +122,7 @@ class ApiError(KubeError):
 
     @property
     def label(self) -> str:
-        """The reason if Kubernetes defines it, and otherwise the HTTP code.
+        """The Status reason if Kubernetes defines this reason, and otherwise the HTTP code.
 
         An admission webhook may return any reason, but a metric label must have few values.
         """

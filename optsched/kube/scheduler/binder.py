@@ -1,9 +1,9 @@
 """Bind the tasks of a plan to their nodes: binds start in the plan's order and run concurrently.
 
 Planned binds are assumed immediately, so later sessions do not allocate the same resources. The
-server's response confirms the bind or makes the task pending again. A request without a response is
-repeated. The server rejects a second bind of a pod with a conflict, so the binder then reads the
-pod to find its node.
+server's response confirms the bind or makes the task pending again. A bind request that gets no
+response is repeated. The server rejects a second bind of a pod with a conflict, so the binder then
+reads the pod to find its node.
 
 A pod's GPU shares and NUMA cells are recorded in a pod condition before the bind. Users may change
 annotations, but not `pods/status`.

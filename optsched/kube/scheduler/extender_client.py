@@ -157,8 +157,8 @@ class ExtenderClient:
 class AnswerCache:
     """The nodes that a slow extender recently accepted or rejected, for each task class.
 
-    The answers of a session that ran out of time are reused, so the next session requests answers
-    only about the remaining nodes.
+    If a session ran out of time, the next session reuses its answers and requests answers only
+    about the remaining nodes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -188,7 +188,7 @@ class AnswerCache:
     ) -> None:
         """Store answers about nodes for tasks with the same requests and constraints (`shape`).
 
-        `is_overdue` is true if the session ran out of time; then some nodes have no answer.
+        `is_overdue` is true if the session ran out of time before the extender judged all nodes.
         """
         now_s = self._clock.monotonic()
         if is_overdue:

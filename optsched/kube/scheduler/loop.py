@@ -64,7 +64,7 @@ STUCK_S: Final = 120.0
 """If no loop cycle starts for this number of seconds, the loop is reported as stuck."""
 
 MAX_FAULTS: Final = 100
-"""Maximum number of plugin faults to report per policy."""
+"""Maximum number of plugin errors to report per policy."""
 
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
 _RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
@@ -78,7 +78,7 @@ class SchedulerDependencies:
     """The dependencies of a scheduler; the caller runs every dependency with a `run` method.
 
     `follower` lists all kinds again after another process has led; it is None if there is only one
-    process. `on_fault` is called once per policy with each plugin fault. `on_advice` is called once
+    process. `on_fault` is called once per policy with each plugin error. `on_advice` is called once
     per policy if the policy probably contains a mistake.
     """
 
@@ -139,7 +139,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Logged:
-    """The warnings logged so far; a new policy clears the warnings about faults and advice."""
+    """The warnings logged so far; a new policy clears the warnings about plugins and policy."""
 
     faults: set[Fault] = field(default_factory=set)
     is_advised: bool = False
@@ -320,7 +320,7 @@ class Scheduler:
         )
 
     def _write_usage(self, *, once_settled: bool = False) -> None:
-        """Enqueue writes of the usage history of queues, which the next leader will read."""
+        """Enqueue writes of the queues' usage history, which the next leader will read."""
         for name, usage in self._term.usage.to_write(
             self._deps.clock.now_ms(), once_settled=once_settled
         ):

@@ -135,7 +135,7 @@ def _amount_families(
 
 
 class PodMetrics:
-    """Counters of binds and evictions.
+    """Counters of the binds and evictions of pods.
 
     `evictions` counts evicted pods by action and plugin; the plugin is empty unless a plugin moved
     the pod. `spared` counts the planned evictions that were not sent, by reason. `count_waiting`

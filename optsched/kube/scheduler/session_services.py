@@ -123,7 +123,8 @@ class SolverSupervisor:
 
     @property
     def available(self) -> Solver | None:
-        """The solver, or None if no process is ready; reading this property requests its start."""
+        """The solver if its process is ready, else None; a read requests the start of the
+        process."""
         self.request_start()
         if self._is_ready and self._solver.pid is None:
             self._is_ready = False

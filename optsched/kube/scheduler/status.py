@@ -44,7 +44,7 @@ MESSAGE_EVERY_MS: Final = 30_000
 CONDITIONS_EVERY_MS: Final = 1_000
 """Minimum time in ms between two writes of changed phases or conditions.
 
-The first change is written immediately.
+The first change of a phase or condition is written immediately.
 """
 
 COUNTS_EVERY_MS: Final = 3_000

@@ -177,7 +177,7 @@ class VolumeBinder:
             self.cancel(pending)
 
     def cancel(self, pending: PendingVolumes) -> None:
-        """Discard a gang's grants, so that the volumes are available to other claims."""
+        """Discard a gang's unfinished volume grants, so that other claims may use the volumes."""
         for grant in pending.grants:
             if self._under_way.get(grant.claim) is grant:
                 del self._under_way[grant.claim]

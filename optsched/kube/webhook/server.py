@@ -224,7 +224,7 @@ class Reviewer:
                 return await list_podgroup_members(self.api, question.namespace)
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
-        """Return the HTTP response to a review, and the result for metrics."""
+        """Return the HTTP response to a review, and the result that metrics count."""
         if self.world.unsynced():
             return _plain(503, "not ready: the cluster has not been listed yet"), "unready"
         read = await self.lanes.run(len(body), self._read, service, body)
