@@ -423,7 +423,7 @@ class _Hold:
 
 
 class GangBackoff:
-    """Excludes gangs from scheduling for some time after binds, evictions or writes failed."""
+    """Excludes a gang from scheduling for some time after its binds, evictions or writes fail."""
 
     def __init__(self, cache: ClusterCache, clock: Clock) -> None:
         self._cache = cache

@@ -1,8 +1,8 @@
 """The live scheduler's loop: take a snapshot, run a session, bind and evict, write statuses.
 
-The loop runs at most one session per period. The loop skips a session that could not change the
-plan. A session runs in a separate thread on an immutable snapshot, while watches and binds
-continue. The session's plan is assumed immediately and executed in the background.
+The loop runs at most one session per scheduling period. The loop skips a session that could not
+change the plan. A session runs in a separate thread on an immutable snapshot, while watches and
+binds continue. The session's plan is assumed immediately and executed in the background.
 """
 
 from __future__ import annotations

@@ -137,9 +137,9 @@ def _amount_families(
 class PodMetrics:
     """Counters of the binds and evictions of pods.
 
-    `evictions` counts evicted pods by action and plugin; the plugin is empty unless a plugin moved
-    the pod. `spared` counts the planned evictions that were not sent, by reason. `count_waiting`
-    counts the waiting evictions by the event that they wait for.
+    `evictions` counts evicted pods by action and plugin; the label for the plugin is empty unless a
+    plugin moved the pod. `spared` counts the planned evictions that were not sent, by reason.
+    `count_waiting` counts the waiting evictions by the event that they wait for.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:

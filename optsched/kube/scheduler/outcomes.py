@@ -111,7 +111,7 @@ class GangBindEvents:
     """Collects the binds of each gang, so that pods that are bound together share one event."""
 
     def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
-        """`group_of` returns a gang's PodGroup, or None if it has none."""
+        """`group_of` returns a gang's PodGroup, or None if the gang has no PodGroup."""
         self._group_of = group_of
         self._binds: dict[str, list[Bind]] = {}
         self._since_ms: dict[str, int] = {}

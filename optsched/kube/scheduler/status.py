@@ -72,7 +72,7 @@ CONFLICT_MS: Final = 200
 """Delay in milliseconds before a status is recomputed after a conflict."""
 
 STEADY_MS: Final = 3_000
-"""Milliseconds for which a gang must lack capacity for a new reason before it is written."""
+"""Milliseconds for which a new reason for a gang's lack of capacity must last to be written."""
 
 _STARTED: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
@@ -153,7 +153,7 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     """Return the minimum time in ms from a PodGroup's last status patch to the next patch.
 
     The phase Inqueue is written immediately, because controllers wait for it. Other status changes
-    may wait, so that one patch contains several of them.
+    may wait, so that one patch contains several changes.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -329,7 +329,7 @@ class StatusTracker:
         self._conflicts: dict[Ref, list[int]] = {}
 
     def record_refusal(self, ref: Ref, now_ms: int, *, is_conflict: bool = False) -> None:
-        """Record that the server rejected a status, so that it is written again.
+        """Record that the server rejected a status, so that the status is written again.
 
         The status is written again after `AGAIN_MS`. After a conflict (409), the status is
         recomputed after `CONFLICT_MS`, up to `MAX_CONFLICTS` times within `AGAIN_MS`.

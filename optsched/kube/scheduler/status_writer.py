@@ -209,7 +209,7 @@ def shard_patch(
 
 
 MAX_REMEMBERED: Final = 1_000
-"""Number of (kind, namespace) pairs with rejected writes to remember; then all are forgotten."""
+"""Maximum number of remembered (kind, namespace) pairs for which a write was rejected."""
 
 
 class RefusedWrites:
