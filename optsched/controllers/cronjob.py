@@ -77,7 +77,7 @@ FAR_AHEAD_MS: Final = 3_600_000
 BEHIND_MS: Final = 60_000
 """Length in ms of the past period that is searched for missed schedule times.
 
-The period applies if the last schedule time is ignored.
+This period is searched if the last schedule time is ignored.
 """
 
 _PREFIXES: Final = ("CRON_TZ=", "TZ=")

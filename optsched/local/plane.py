@@ -105,9 +105,9 @@ class ControlPlane:
         """Start every component and return once all are ready, after about three seconds.
 
         If a control plane was started in the directory before, its objects, its certificates and
-        its free ports are kept. Raises PlaneError if a control plane already runs in the directory
-        or a component fails, and KubectlError if the API server rejects a CustomResourceDefinition.
-        After an error, no component is left running.
+        those of its ports that are free are kept. Raises PlaneError if a control plane already runs
+        in the directory or a component fails, and KubectlError if the API server rejects a
+        CustomResourceDefinition. After an error, no component is left running.
         """
         options = options or Options()
         layout = Layout(directory.absolute())

@@ -168,7 +168,7 @@ def missing_claims(job: Job, world: World) -> list[str]:
 
 
 def claims_of(job: Job) -> list[str]:
-    """Return the PVC name of each volume, in order; empty for an emptyDir volume."""
+    """Return the PVC name of each volume of a job; an empty string for an emptyDir volume."""
     return [
         volume.claim_name or (claim_name(job, position) if volume.claim is not None else "")
         for position, volume in enumerate(job.spec.volumes)

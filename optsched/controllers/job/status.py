@@ -115,7 +115,7 @@ def _is_success(spec: JobSpec, counts: PodCounts) -> bool:
 
 _SECOND_MS: Final = 1000
 _ENDED_PODS: Final = frozenset({"Succeeded", "Failed"})
-"""Pod phases that never change again."""
+"""Final phases of a pod."""
 _NOTHING: Final[tuple[object, ...]] = (0, "", [])
 _NUMBERS: Final = frozenset(
     {

@@ -65,8 +65,7 @@ class PolicyFile:
         return self._policy.budgets.period_ms / 1000
 
     def current(self) -> Policy:
-        """Return the current policy; the result is the same object until the policy file
-        changes."""
+        """Return the current policy, which is the same object until the policy file changes."""
         now_s = self._clock.monotonic()
         if now_s - self._read_s >= min(READ_S, self.period_s):
             self._read_s = now_s
@@ -124,8 +123,7 @@ class SolverSupervisor:
 
     @property
     def available(self) -> Solver | None:
-        """The solver if its process is ready, else None; each access requests the process's
-        start."""
+        """The solver if its process is ready, else None; a read requests the process's start."""
         self.request_start()
         if self._is_ready and self._solver.pid is None:
             self._is_ready = False

@@ -306,7 +306,7 @@ def serve_reviews(
     ending_s: float,
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  frozen
 ) -> AbstractAsyncContextManager[Address]:
-    """Return a context that serves reviews over TLS; it yields the bound address.
+    """Return a context manager that serves reviews over TLS and yields the bound address.
 
     `ending_s` is the time in seconds within which open requests must finish at shutdown. The
     context raises OSError if the address cannot be bound.

@@ -85,7 +85,7 @@ class LiveWorld:
         return self._store.unsynced()
 
     def watches(self, source: Client, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
-        """Return the coroutines that keep this world up to date."""
+        """Return the coroutines that keep the objects in this `LiveWorld` up to date."""
         follower = StoreFollower(source, self._store, timing, Outage(), self._on_failure)
         return (follower.follow(kind) for kind in KINDS)
 
