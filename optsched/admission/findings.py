@@ -33,7 +33,7 @@ MAX_RESTS: Final = 20
 MAX_DEPTH: Final = 32
 """Maximum nesting depth of lists and mappings; no pod field is deeper than 20 levels."""
 MAX_FIELD_NAME: Final = 320
-"""Maximum length of a field name; annotation keys are the longest, with at most 317 characters."""
+"""Maximum length of a field name; the longest names are annotation keys with 317 characters."""
 
 MAX_TASKS: Final = 1000
 MAX_CONTAINERS: Final = 500
@@ -104,7 +104,7 @@ class Findings:
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on_queue(self, name: str) -> None:
-        """Record a queue that caused a problem; it is re-read before the request is denied."""
+        """Record a queue that caused a problem; the queue is re-read before a denial."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(QUEUE, "", name)] = None
 
@@ -128,7 +128,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return a question's answer; until the API server has answered, return `default`."""
+        """Return the API server's answer to a question, or `default` while there is no answer."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer

@@ -141,7 +141,7 @@ def _sum_minimums(tasks: object) -> int:
 
 
 def _read_count(value: object) -> int:
-    """Return a pod count, or 0 if the value is not a positive integer (validation rejects it)."""
+    """Return a number of pods; 0 if the value is not a positive integer and thus invalid."""
     return value if type(value) is int and value > 0 else 0
 
 

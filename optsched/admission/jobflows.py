@@ -37,7 +37,7 @@ _TEMPLATE: Final = "spec.jobTemplate.spec"
 
 
 def validate(review: Review) -> None:
-    """Deny a JobFlow that could never finish; always allow metadata-only updates."""
+    """Deny a JobFlow that could never finish; always allow updates that change only metadata."""
     if not review.is_spec_changed:
         return
     flow, errors = parse_jobflow(as_parsed(review.request))
@@ -63,7 +63,7 @@ def validate(review: Review) -> None:
 
 
 def validate_template(review: Review) -> None:
-    """Deny an invalid JobTemplate; always allow metadata-only updates."""
+    """Deny an invalid JobTemplate; always allow updates that change only metadata."""
     if not review.is_spec_changed:
         return
     filled = fill_in(get_mapping(review.request.obj, "spec"), review.settings, Findings())
@@ -113,7 +113,7 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
 
 
 def validate_cronjob(review: Review) -> None:
-    """Deny a CronJob that could not create jobs; always allow metadata-only updates."""
+    """Deny a CronJob that could not create jobs; always allow updates that change only metadata."""
     if not review.is_spec_changed:
         return
     obj = as_parsed(review.request)

@@ -143,7 +143,7 @@ def _check_change(old: Raw, new: Raw, review: Review) -> None:
         )
         return
     # If a manifest without the defaults is applied again, admission sets the defaults again, so a
-    # missing default does not count as a change.
+    # default that the manifest does not contain is no change.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )

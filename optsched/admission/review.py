@@ -82,7 +82,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """The question whether a subject has a permission (SubjectAccessReview).
+    """A SubjectAccessReview: the question whether a subject has a permission.
 
     The answer is a boolean. `namespace` is the namespace in which the subject needs the permission;
     if it is empty, the subject needs the permission in the whole cluster. `subresource` is, for

@@ -52,7 +52,7 @@ CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
-"""Service accounts of job controllers; they create pods only for jobs that were reviewed."""
+"""Service accounts of the job controllers, which create pods only for jobs that were reviewed."""
 _SCHEDULERS: Final = (
     "system:serviceaccount:volcano-system:optsched-scheduler",
     "system:serviceaccount:volcano-system:volcano-scheduler",
@@ -137,7 +137,7 @@ webhook server.
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A webhook at one path: the kind and actions that it reviews, and the review function.
+    """A webhook at one path: the reviewed kind and actions, and the review function.
 
     `name` is the webhook's name. `condition` is a CEL expression that selects requests; if it is
     empty, all requests are reviewed. `versions` holds further API versions of the reviewed kind,

@@ -20,7 +20,7 @@ MAX_QUEUE_DEPTH: Final = 5
 
 
 class World(Protocol):
-    """The cluster state that the review of a request reads."""
+    """The part of the cluster state that reviews of requests read."""
 
     def queue(self, name: str) -> Queue | None:
         """Return the queue with this name, or None if it does not exist."""

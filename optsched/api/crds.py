@@ -5,7 +5,7 @@ scheduling v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alp
 clients can therefore decode every custom resource that optsched stores. The schemas differ from
 those of Volcano as follows:
 - The schema sets the default of `reclaimable`; in Volcano a webhook sets it.
-- An empty state or phase is accepted.
+- The schema accepts an empty state or phase.
 - `kubectl get` prints more columns.
 - The event `JobUnknown` is accepted as another name for `Unknown`.
 - A task's `maxRetry` may be -1, which allows any number of restarts.
@@ -116,9 +116,9 @@ def job_spec_schema() -> Schema:
 def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
     """Return an error for each field of `obj` that the schema of `kind` does not declare.
 
-    Each error suggests a similar field name, or lists the known field names. An API server silently
-    drops undeclared fields. The result is empty for kinds without a schema in this package, such as
-    Pod.
+    Each error suggests a similar field name, or lists the names of all declared fields. An API
+    server silently drops undeclared fields. The result is empty for kinds without a schema in this
+    package, such as Pod.
     """
     if kind not in _CHECKED_KINDS:
         return ()

@@ -165,7 +165,7 @@ class Queue(ApiObject):
 
     @property
     def overuse_tolerance(self) -> str:
-        """The unparsed overuse tolerance: other queues reclaim only overuse beyond this amount."""
+        """The unparsed overuse tolerance: other queues reclaim only usage beyond this tolerance."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 

@@ -83,7 +83,7 @@ TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
 HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # Tier name for the whole cluster.
 GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Name of a PodGroup's scheduler.
-ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue to charge for a bound pod's usage.
+ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue charged for a bound pod's usage.
 EVICTED: Final = "optsched.io/evicted"  # Pods evicted by the scheduler, as `name=uid`.
 MOVES: Final = "optsched.io/moves"  # Pods moved for a PodGroup or bare pod.
 SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # A plugin name follows.

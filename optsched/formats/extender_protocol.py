@@ -36,7 +36,7 @@ _STATUS: Final = {
     TaskStatus.SUCCEEDED: 128,
     TaskStatus.FAILED: 256,
 }
-"""Volcano's code for each task status (`pkg/scheduler/api/types.go`); a code is a single bit."""
+"""Volcano's numeric code of each task status (`pkg/scheduler/api/types.go`), a single bit."""
 
 READY, NOT_READY = 1, 2
 
@@ -263,7 +263,7 @@ def _object(raw: bytes) -> Body:
 _MOST_SCORE = 1e300
 """The largest accepted score.
 
-Scores are bounded because a JSON number may exceed the largest float.
+Larger scores are rejected, because a JSON number may exceed the largest float.
 """
 
 

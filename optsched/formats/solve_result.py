@@ -1,7 +1,7 @@
 """Reader and writer of `optsched solve` results (kind SolveResult, described in docs/solve.md).
 
-A result contains a plan, the progress of the search, and all data to reproduce the solve. The
-reader validates against the schema in `deploy/schemas/solveresult.v1alpha1.json`.
+A result contains a plan, the progress of the search, and all data that is needed to reproduce the
+solve. The reader validates against the schema in `deploy/schemas/solveresult.v1alpha1.json`.
 """
 
 from __future__ import annotations

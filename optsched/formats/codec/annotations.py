@@ -275,7 +275,7 @@ _CONVERTED: Final = (
     wellknown.VGPU_PODGROUP_POLICY,
 )
 PLUGIN_ANNOTATIONS: Final = frozenset({*_COPIED, *_CONVERTED})
-"""Keys of the annotations that are decoded into `TaskShape.notes`."""
+"""Keys of the pod annotations that are decoded into `TaskShape.notes`."""
 
 _DETERMINING: Final = (*_COPIED, *_CONVERTED, wellknown.PREEMPTABLE)
 

@@ -66,7 +66,7 @@ KNOWN_CHIPS: Final = (
         (Template("vir05_1c_8g", 8192), Template("vir10_3c_16g", 16384)),
     ),
 )
-"""Built-in chip types; the chip types of a ConfigMap take precedence."""
+"""Built-in NPU chip types; the chip types in a ConfigMap take precedence."""
 
 _HANDSHAKE: Final = "hami.io/node-handshake-"
 _SOFT: Final = "hami-vnpu-core"
@@ -164,9 +164,9 @@ def node_npus(
 ) -> Iterator[SharedGpu]:
     """Yield the NPUs of a node, ordered by chip type and then as the device plugin reports them.
 
-    A chip type has no NPUs if the node does not advertise its resource, or if its device plugin has
-    been removed. The device plugin omits fields whose value is false: if any NPU on the node has
-    the field `health`, an NPU without it is unhealthy.
+    The node has no NPUs of a chip type if it does not advertise the resource of this chip type, or
+    if the device plugin of this chip type has been removed. The device plugin omits fields whose
+    value is false: if any NPU on the node has the field `health`, an NPU without it is unhealthy.
     """
     known = chips
     if (dumped := annotations.get(CHIPS)) is not None:

@@ -103,7 +103,7 @@ def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]
 
 
 def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
-    """Return the MIG geometries of a GPU model, or an empty tuple if the table lacks the model."""
+    """Return the MIG geometries of a GPU model; empty if the model is not in the table."""
     return next((cuts for name, cuts in table if name in model), ())
 
 
@@ -269,7 +269,7 @@ def read_gpu_share_requests(
         if number:
             names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
             memory, percent, cores = (amount_or_zero(amounts, name) for name in names)
-            # A request without a memory amount is for all memory of the GPU.
+            # A vGPU request without a memory amount requests the whole memory of the GPU.
             percent = 0 if memory else percent or 100
             found.append(GpuShareRequest(number, memory, percent, cores))
         found += npu_requests(amounts)

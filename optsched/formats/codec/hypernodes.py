@@ -1,9 +1,9 @@
 """Read and write the tree of HyperNodes, and the network topology requests of PodGroups.
 
-Contradictions are resolved and reported: a second parent, a cycle, or a node that two HyperNodes
-list. Only the contradictory HyperNode members are ignored, so a HyperNode never covers nodes
-outside its member list. In case of a contradiction, Volcano stops all jobs with a topology request
-(`pkg/scheduler/api/hyper_node_info.go`).
+Contradictions between HyperNodes are resolved and reported: a second parent, a cycle, or a node
+that two HyperNodes list. Only the contradictory HyperNode members are ignored, so a HyperNode never
+covers nodes outside its member list. In case of a contradiction, Volcano stops all jobs with a
+topology request (`pkg/scheduler/api/hyper_node_info.go`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
 
 _MemberSelector: TypeAlias = "Pattern | LabelSelector"
-"""A selector of several member nodes, by a name pattern or by labels."""
+"""A selector of HyperNode members: nodes whose names match a pattern, or with given labels."""
 
 _MEMBERS: Final = "spec.members"
 _SHOWN: Final = 3
@@ -159,7 +159,7 @@ class NodeIndex:
 def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) -> bool:
     if isinstance(selector, Pattern):
         return selector.matches(name)
-    # An empty member selector matches nothing, unlike other empty selectors (Volcano `GetMembers`).
+    # Unlike other empty selectors, an empty member selector matches no node (Volcano `GetMembers`).
     return bool(selector.requirements) and selector.matches(labels)
 
 

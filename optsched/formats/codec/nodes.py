@@ -48,7 +48,7 @@ def parse_node(
     `table` holds the MIG geometries of GPUs and the templates of NPUs.
 
     An invalid resource amount is read as 0, and a node with invalid taints is not ready. A node
-    without a Ready condition is ready, because hand-written manifests have no conditions.
+    without a Ready condition counts as ready, because hand-written manifests have no conditions.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -152,7 +152,7 @@ def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str
 
 
 def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredData:
-    """Read the images and data sets that a pod requires."""
+    """Read the names of the images and data sets that a pod requires."""
     dumped = meta.annotations.get(IMAGES)
     names = [] if dumped is None else dumped.split(" ")
     for part in ("initContainers", "containers") if dumped is None else ():

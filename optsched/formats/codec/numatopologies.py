@@ -227,7 +227,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
 
 
 class _UnitCursor:
-    """A generator of consecutive placeholder CPU or GPU numbers for a Numatopology."""
+    """A generator of consecutive numbers for the CPUs or GPUs in an encoded Numatopology."""
 
     def __init__(self) -> None:
         self.cell_of: dict[int, int] = {}
@@ -297,7 +297,7 @@ def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
 
 
 def needs_text(needs: Sequence[NumaNeed]) -> str:
-    """Format NUMA requests for an annotation: CPUs and GPUs per container, separated by `;`."""
+    """Format NUMA requests for an annotation: CPUs and GPUs of each container, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
 
 

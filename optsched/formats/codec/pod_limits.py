@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PreemptionPolicy(StrEnum):
-    """Whether the pods of a PriorityClass may preempt pods of lower priority."""
+    """Whether the pods with a PriorityClass may preempt pods of lower priority."""
 
     LOWER = "PreemptLowerPriority"
     NEVER = "Never"
@@ -79,7 +79,7 @@ class Priorities:
         Priority of pods without a priority class: the value of the global default class, or 0.
     never_preempting
         Names of the priority classes with `preemptionPolicy: Never`. The empty name stands for the
-        global default class.
+        class that is the global default.
     """
 
     values: Mapping[str, int] = field(default_factory=lambda: SYSTEM)

@@ -72,7 +72,7 @@ _Limits = tuple[tuple[str, "Amounts"], ...]
 def queue_of(queue: ApiQueue) -> Queue:
     """Convert a Queue to a `snapshot.Queue`; a queue with invalid fields accepts no jobs.
 
-    If a queue states no deserved amount of a resource, the guarantee of the resource applies.
+    If a queue states no deserved amount of a resource, it deserves its guarantee of this resource.
     """
     tolerated, tolerance_error = tolerance(queue)
     problem = read_reason(queue.meta.annotations)

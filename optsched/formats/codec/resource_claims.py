@@ -178,7 +178,7 @@ def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldErro
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A ResourceSlice, which lists devices of a pool.
+    """A ResourceSlice: a list of devices of one resource pool.
 
     Attributes
     ----------
@@ -289,7 +289,7 @@ class OfferedDevices(NamedTuple):
 
 
 def collect_devices(slices: Iterable[Slice]) -> OfferedDevices:
-    """Collect the devices of ResourceSlices, from the newest generation of each pool."""
+    """Collect the devices of ResourceSlices; only the newest generation of each pool counts."""
     listed = list(slices)
     newest: dict[tuple[str, str], int] = {}
     for each in listed:
@@ -513,7 +513,7 @@ class ClaimBook:
     def _first_user(self, key: str) -> str:
         """Return the pod whose queue is charged for a claim; pods in `reserved_for` come first.
 
-        Ties are broken by pod key. The result is empty if no pod names the claim.
+        Ties between pods are broken by pod key. The result is empty if no pod names the claim.
         """
         users, claim = self._users.get(key, {}), self.claims.get(key)
         reserved = claim.reserved_for if claim is not None else ()
@@ -523,7 +523,7 @@ class ClaimBook:
 def claim_keys(
     spec: Mapping[str, Any], status: Mapping[str, Any], namespace: str, pod: str
 ) -> tuple[str, ...]:
-    """Return the keys of a pod's ResourceClaims, in the order of its spec.
+    """Return the keys of a pod's ResourceClaims, in the order of the pod's spec.
 
     A claim that has not been created from its template yet gets a key that no object can have.
     """

@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def label_selector(fields: Fields | None) -> LabelSelector | None:
-    """Parse a `meta/v1.LabelSelector`; a missing one becomes None, which selects nothing."""
+    """Parse a `meta/v1.LabelSelector`; a missing selector becomes None, which selects nothing."""
     if fields is None:
         return None
     labels = sorted(fields.texts_by_name("matchLabels").items())

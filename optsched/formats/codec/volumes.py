@@ -70,7 +70,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _ClaimRequest:
-    """The requirements that a pending claim places on its PersistentVolume."""
+    """The requirements that a pending claim has for its PersistentVolume."""
 
     key: str
     uid: str
@@ -246,7 +246,7 @@ def _candidate_volumes(request: _ClaimRequest, storage: Storage) -> tuple[tuple[
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:
-    """Return a volume that claims may bind, or None if the volume is invalid or not available."""
+    """Return a volume to which claims may be bound, or None if it is invalid or not available."""
     errors: list[FieldError] = []
     meta = parse_meta(volume, errors)
     whole = Fields(volume, VOLUME, "", errors)
@@ -301,7 +301,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 
 
 def class_nodes(storage_class: object) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Parse a StorageClass; return whether it waits for consumers, its allowed nodes and errors."""
+    """Parse a StorageClass; return whether binding waits for pods, the allowed nodes and errors."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS

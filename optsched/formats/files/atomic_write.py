@@ -1,4 +1,4 @@
-"""Atomic file writes: if a write fails, the old content is kept."""
+"""Atomic file writes: if a write fails, the file keeps its old content."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ObjectProblem:
-    """One error in one object; it does not affect other objects.
+    """One error in one object; the error does not affect other objects.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class ObjectProblem:
 
 
 class InstanceError(Exception):
-    """An error for a file or folder that contains nothing to schedule.
+    """An error for a file or folder that contains no object to schedule.
 
     `problems` lists the errors in the objects of the file or folder.
     """

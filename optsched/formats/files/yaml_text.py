@@ -36,7 +36,7 @@ _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""(a, b): a text of n characters may have at most a + b * n values after alias expansion."""
+"""(a, b): text with n characters may have at most a + b * n values after alias expansion."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -116,7 +116,7 @@ class Document:
 
 
 def read_yaml(text: str) -> Iterator[Document | TextError]:
-    """Yield the documents of a text in order; an invalid document does not affect later ones.
+    """Yield the YAML documents of a text; an invalid document does not affect later documents.
 
     If a key occurs twice in a mapping, the last value applies, and an error is yielded before the
     document.

@@ -259,7 +259,7 @@ class ClusterObjects:
         return self._builder.tasks_without_node()
 
     def problems(self) -> Problems:
-        """Return all invalid fields as of the last snapshot, keyed by kind and object key."""
+        """Return the invalid fields of the last snapshot's objects, by kind and object key."""
         found = {**self._problems, **self.volumes.storage_problems()}
         for gang, (kind, errors) in self.gangs.group_problems.items():
             found[kind, group_key(gang)] = errors

@@ -315,14 +315,14 @@ class GangStore:
         return tuple(task for task in tasks if task.key not in refused)
 
     def _find_scheduling_group(self, key: str) -> tuple[Kind, SchedulingPodGroup] | None:
-        """Return a `scheduling.k8s.io` PodGroup and its kind, in the newest served version."""
+        """Return a `scheduling.k8s.io` PodGroup and its kind, in the newest served API version."""
         known = ((kind, groups.get(key)) for kind, groups in self._scheduling_groups.items())
         return next(((kind, group) for kind, group in known if group is not None), None)
 
     def _keep_admitted_queue(self, key: str, gang: Gang | None) -> Gang | None:
         """While any pod of a gang holds resources, keep the gang in the queue that admitted it.
 
-        The deletion of a PodGroup, or a change of its queue, does not release resources in use.
+        Neither the deletion of a PodGroup nor a change of its queue releases resources in use.
         After a restart, the scheduler reads the queue from the annotations of the pods.
         """
         holding = () if gang is None else [t for t in gang.tasks if t.status.holds_resources]

@@ -1,7 +1,7 @@
 """Read an instance (a file, a folder of manifests or a trace), and compute its identity.
 
-Every file and document is read, even if others are invalid. InstanceError is raised only if there
-is nothing to schedule.
+Every file and document is read, even if others are invalid. InstanceError is raised only if the
+instance contains nothing to schedule.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as a task, with the pod fields that determine its gang.
+    """A task that was decoded from a pod, with the pod fields that determine the task's gang.
 
     Attributes
     ----------
@@ -392,7 +392,7 @@ def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
         return reported, None
     if reported == before.task:
         return before.task, None
-    # An assumption is contradicted only if the pod has finished or a new pod has its name.
+    # An assumption is contradicted only if the pod has finished or has been replaced by a new pod.
     is_same = reported.uid == before.reported.uid
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
 

@@ -381,7 +381,7 @@ def _candidate_volume_objects(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, members in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in members)
         yield _class(name, replace(members[0], provisions=provisions))
-        # If a class can provision volumes, a claim that must not be provisioned gets a reserved
+        # If a StorageClass can provision volumes, a claim without provisioning gets a reserved
         # volume.
         reserved = {c.volumes[0].name: c.key for c in members if provisions and not c.provisions}
         offered = {volume.name: volume for claim in members for volume in claim.volumes}

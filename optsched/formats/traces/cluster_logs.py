@@ -67,7 +67,7 @@ _NEVER_RAN: Final = "never ran, so its number of GPUs and its duration are unkno
 
 
 class _InvalidJob(Exception):
-    """An error in a job; its arguments are the field, its value and a message."""
+    """An error in a job; the arguments of the exception are the field, its value and a message."""
 
     def __init__(self, path: str, value: object, message: str) -> None:
         self.path, self.value, self.message = path, value, message
@@ -184,7 +184,7 @@ def _duration_ms(attempts: Sequence[Any]) -> int | None:
 
 
 def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[TaskGroup, ...]:
-    """Return one task per machine of the last attempt that used machines."""
+    """Return one task for each machine of the last attempt that used machines."""
     for i in range(len(attempts) - 1, -1, -1):
         detail = attempts[i].get("detail") if isinstance(attempts[i], dict) else None
         if not detail:

@@ -278,7 +278,7 @@ class TracedJob:
 
 
 def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[TaskGroup, ...]:
-    """Divide `demands` among `num_tasks` tasks as equally as possible.
+    """Divide the amounts in `demands` among `num_tasks` tasks as equally as possible.
 
     Tasks with larger requests come first.
     """
@@ -297,7 +297,7 @@ def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[TaskGroup, 
 
 
 def equal_nodes(number: int, offers: Mapping[str, int]) -> tuple[Node, ...]:
-    """Return nodes `node-00000`, `node-00001`, …, each with `offers` as allocatable resources."""
+    """Return nodes `node-00000`, `node-00001`, …, each with the allocatable amounts `offers`."""
     names = (f"node-{i:05d}" for i in range(number))
     return tuple(Node(name, amounts(offers), labels={HOSTNAME: name}) for name in names)
 

@@ -78,7 +78,7 @@ _Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 
 class BarePodRules(StrEnum):
-    """How pods that name no PodGroup become gangs."""
+    """How the scheduler forms gangs from pods that name no PodGroup."""
 
     PLACE = "place"
     """Each pod that names no PodGroup becomes a gang of its own."""
@@ -145,7 +145,7 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # Only this deque holds strong references to `TaskShape` objects that no task uses.
+        # This deque holds the only strong references to `TaskShape` objects that no task uses.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -296,7 +296,7 @@ class PodDecoder:
         )
 
     def foreign_gang_key(self, pod: Mapping[str, Any]) -> str:
-        """Return the gang key for the PodGroup that another scheduler's pod names, or ""."""
+        """Return the gang key for the PodGroup that a pod of another scheduler names, or ""."""
         spec = _mapping(pod, "spec")
         if spec.get("schedulerName") in self.options.scheduler_names:
             return ""
@@ -403,7 +403,7 @@ def scheduler_of(pod: Mapping[str, Any]) -> str:
 
 
 def task_index(meta: ObjectMeta) -> int:
-    """Return a pod's index in its role, from an annotation, a label or its name; -1 if unknown."""
+    """Return a pod's index in its role, read from an annotation, a label or the name; or -1."""
     text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
     if text == "-1" or not is_decimal(text, _MAX_DIGITS):
         return -1

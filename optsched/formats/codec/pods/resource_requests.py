@@ -140,9 +140,9 @@ def own_request(container: Fields) -> _Amounts:
 def _current_request(
     container: Fields, allocated: dict[str, _Amounts], is_infeasible: bool
 ) -> _Amounts:
-    """Return the larger of a container's request and its allocation.
+    """Return, per resource, the larger of a container's request and its allocation.
 
-    If a resize is infeasible, only the allocation counts.
+    If the kubelet rejects a resize as infeasible, only the allocation counts.
     """
     current = allocated.get(container.text("name"))
     if is_infeasible and current is not None:

@@ -222,11 +222,11 @@ _FORMAT: Final = 2
 _OTHER_CONDITIONS: Final = frozenset(
     {"Initialized", "Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers"}
 )
-"""Condition types that every pod has and that do not concern an in-place resize."""
+"""Types of the pod conditions that every pod has and that do not concern an in-place resize."""
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
-    """Return a cache key of a pod's scheduling fields except labels; None if one is malformed."""
+    """Return a cache key of a pod's scheduling fields except labels; None for a malformed field."""
     parts: Any
     try:
         spec, status = pod.get("spec"), pod.get("status")
