@@ -39,10 +39,10 @@ ACTION_ENTRY_POINTS: Final = "optsched.actions"
 """The entry point group with which packages provide actions."""
 
 SYMBOL: Final = "PLUGIN"
-"""The name of the variable to which a file assigns its plugin."""
+"""The name of the variable to which a plugin file assigns its plugin."""
 
 ACTION_SYMBOL: Final = "ACTION"
-"""The name of the variable to which a file assigns its action."""
+"""The name of the variable to which a plugin file assigns its action."""
 
 _Kind = TypeVar("_Kind", Plugin, Action)
 
@@ -185,7 +185,7 @@ class PluginSource:
             raise PolicyError([Diagnostic(str(self.folder), 0, 0, "", message)]) from e
 
     def build_catalogue(self, files: Files) -> Catalogue:
-        """Return a catalogue of the built-in plugins and actions, `files` and the entry points.
+        """Return the built-in plugins and actions, those in `files`, and those of the entry points.
 
         If a file has an error, raises `PolicyError` with all errors.
         """

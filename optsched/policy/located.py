@@ -1,9 +1,9 @@
 """Read YAML 1.2 with the file position of every value, and check the types of values.
 
-The function `read_tree` parses a document into nodes. A function such as `read_number` returns the
-typed value of one node, or reports an error with the node's position.
+The function `read_tree` parses a document into YAML nodes. A function such as `read_number` returns
+the typed value of one YAML node, or reports an error with the position of the YAML node.
 
-PyYAML composes the nodes and records their positions. This module is stricter than PyYAML and
+PyYAML builds the YAML nodes and records their positions. This module is stricter than PyYAML and
 follows the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
 
 - A duplicate key is an error, whereas PyYAML uses the last value.
@@ -94,7 +94,7 @@ _LOADER = _loader()
 def read_tree(text: str, file: str, findings: Findings) -> Node | None:
     """Parse `text` as a single YAML document, and add syntax errors to `findings`.
 
-    Returns None if the text cannot be parsed. Empty text is the value null.
+    Returns None if the text cannot be parsed. Empty text gives the value null.
     """
     source = _Source(file, tuple(_BREAK.split(text)))
     bad = _UNPRINTABLE.search(text)

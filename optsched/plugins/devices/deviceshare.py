@@ -63,7 +63,7 @@ EXCLUSIVE = "optsched.io/gpu-exclusive"
 
 _BY_LABELS = "labels:"
 MAX_FAILURES: Final = 100
-"""Maximum number of failed states in the search for residents' unknown device shares."""
+"""Maximum number of dead ends in the search for residents' unknown device shares."""
 
 _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
@@ -855,8 +855,7 @@ class _DeviceRows:
     def _bound_usage(self, at: int) -> None:
         """Add constraints on the memory, cores and tasks of a device after the evictions.
 
-        An exclusive task uses only a device without other tasks, and no other task may use its
-        device.
+        An exclusive task shares its devices with no other task.
         """
         model, device, used = self._model, self._devices[at], self._used[at]
         departures = self._departures[at]

@@ -117,7 +117,7 @@ class GpuShares(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add constraints for GPU shares; on nodes with victims, they repack the running tasks."""
+        """Add constraints for GPU shares; on nodes with victims, running tasks may be repacked."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         if not problem.derived(shares_devices):
             return
@@ -384,7 +384,7 @@ def _repack_node(
     """Add constraints that pack the remaining running tasks and the placed tasks on a node's GPUs.
 
     If the running tasks already exceed the GPUs of the node, the constraints apply only if a task
-    is placed.
+    is placed on the node.
     """
     # Placed tasks use GPU capacity, and victims release it.
     changes = [*((x, 1, shape) for x, shape in comes), *((x, -1, shape) for x, shape in goes)]

@@ -455,10 +455,10 @@ class _Shares:
 
         The queue must exceed its deserved share of at least one compared resource, or of a resource
         that one of the victim's units uses. If `_by_use` is True, the compared resources of a
-        victim are the deserved resources that it uses. The units of a victim are those that contain
-        the victim and use another deserved resource. If `_by_use` is False, the compared resources
-        are those requested resources of which the queue has a deserved share, and units are
-        ignored.
+        victim are the resources that it uses and of which the queue has a deserved share. The units
+        of a victim are those that contain the victim and use another deserved resource. If
+        `_by_use` is False, the compared resources are those requested resources of which the queue
+        has a deserved share, and units are ignored.
         """
         due = self._due.get(queue.name, {})
         groups: dict[tuple[frozenset[str], tuple[int, ...]], list[Task]] = {}

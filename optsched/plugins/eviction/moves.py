@@ -79,7 +79,8 @@ class Moves:
         The maximum number of tasks of a gang that one round may evict, by gang index. Gangs that
         are not listed have no limit.
     whole
-        Indices of gangs that may be evicted as a whole if the loss of one task would break them.
+        Indices of gangs that may be evicted as a whole if the loss of one task would violate their
+        minimum.
     relief
         The excess load of nodes, or None to move all tasks. With `relief`, a task is moved only
         while its node has excess load.

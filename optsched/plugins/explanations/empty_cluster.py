@@ -159,7 +159,7 @@ class EmptyCluster:
         problem = self.problem
         number = int(problem.shape_of[gang])
         entries = problem.shapes.shapes[number].entries
-        # Most gangs have equal pods, none of which runs, and obviously fit without a search.
+        # Most gangs consist of equal pods, none of which runs; a simple count shows that they fit.
         if len(entries) == 1 and not problem.num_ready[gang]:
             task_class = int(problem.shapes.class_of[problem.shapes.start[number]])
             if not self._tying([task_class]):
@@ -237,7 +237,7 @@ class EmptyCluster:
 
     @cached_property
     def node_kind(self) -> I64:
-        """The index (N,) of each node's class; empty nodes of one class differ only by name."""
+        """Class number (N,) of each node; empty nodes of one class differ only by name."""
         known: dict[object, int] = {}
         on_node = self.problem.snapshot.devices.on_node
         kinds = [

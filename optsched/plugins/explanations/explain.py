@@ -229,7 +229,7 @@ class Explainer:
 
 
 class PlacedState:
-    """The `Greedy` objects of rules on nodes, in the state after all placements of a plan."""
+    """The `Greedy` objects of rules that restrict nodes, after all placements of a plan."""
 
     def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
         ledger = Ledger(outcome.problem)

@@ -105,7 +105,7 @@ class NodeScore:
         return total
 
     def _chunks(self, problem: Problem) -> Iterator[I64]:
-        """Yield chunks of task class indices; a chunk has at most `MOST_PAIRS` pairs with nodes."""
+        """Yield chunks of task classes, each with at most `MOST_PAIRS` (task class, node) pairs."""
         size = max(MOST_PAIRS // max(problem.num_nodes, 1), 1)
         number = len(problem.classes.shapes)
         for first in range(0, number, size):

@@ -1,4 +1,4 @@
-"""Orders of gangs: by priority, waiting time and estimated runtime.
+"""Rules that order gangs: by priority, waiting time and estimated runtime.
 
 Mathematics: models/formulation/priority.md, models/formulation/sla.md,
 models/formulation/shortest_remaining.md and models/formulation/finish_time_fair.md.

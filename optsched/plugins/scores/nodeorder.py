@@ -58,7 +58,7 @@ class NodeOrder(Rule):
     image_locality: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Returns None if no preference about other pods exists."""
+        """See `Rule`. Returns None if no pod has preferences about other pods."""
         preferences = problem.derived(find_preferences)
         if preferences is None or not (self.pod_affinity or self.topology_spread):
             return None
@@ -156,7 +156,7 @@ class NodeOrder(Rule):
     def score_preferences(
         self, preferences: Preferences, task_class: int, task: Task, nodes: Bool
     ) -> F64 | None:
-        """Return node scores (N,) by preferences between the task and pods, in both directions.
+        """Return node scores (N,) by the preferences of the task and of other pods for each other.
 
         `nodes` is the mask (N,) of nodes to score. Returns None if the task has no preference and
         no preference of another pod selects it.

@@ -191,9 +191,9 @@ class Proportion(Rule):
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
-        # If a queue deserves the whole cluster, its gangs wait for idle capacity. Queues with pods
-        # on NotReady nodes are an exception, because these pods use capacity that no ready node
-        # offers.
+        # If a queue deserves the whole cluster, its gangs wait for idle capacity, not for a larger
+        # share. Queues with pods on NotReady nodes are an exception, because these pods use
+        # capacity that no ready node offers.
         future_idle = outcome.derived(_sum_future_idle)
         is_short = (deserved < problem.total) | (requested <= future_idle)
         binds = (requested > 0) & (used + requested > deserved) & is_short

@@ -173,7 +173,7 @@ class Capability(Rule):
 
 
 def _find_binding_limit(outcome: Outcome, gang: int, limit: I64) -> tuple[int, int, int] | None:
-    """Return (queue, resource, requested amount) of the first limit (Q, R) that keeps a gang out.
+    """Return (queue, resource, requested amount) of the first limit (Q, R) that blocks a gang.
 
     Returns None if the gang's queue and its ancestors stay within all limits.
     """

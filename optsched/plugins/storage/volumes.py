@@ -82,7 +82,7 @@ class Volumes(Rule):
             return np.zeros(problem.num_nodes, np.bool_)
         chosen = np.ones(problem.num_nodes, np.bool_)
         for claim in (problem.snapshot.claims[key] for key in shape.claims):
-            # The verifier checks with `Claim.is_reachable` whether a node reaches a claim.
+            # The verifier checks with `Claim.is_reachable` whether a node can use a claim.
             reached = _select_nodes(problem, claim.nodes)
             if claim.waits_for_consumer:
                 reached &= claim.provisions

@@ -143,8 +143,8 @@ class PodAffinity(Rule):
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `VictimRelevance`. Running tasks that the same affinity terms select are equivalent.
 
-        After the eviction of all selected running tasks, pending pods that select each other may
-        start in another domain.
+        After the eviction of all running tasks that the terms select, pending pods that select each
+        other may start in another domain.
         """
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
@@ -441,7 +441,7 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
 
 
 def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
-    """Add constraints that keep pods with an anti-affinity term away from selected pods."""
+    """Add constraints that separate pods with an anti-affinity term from the pods it selects."""
     problem, model = nodes.gang_alone, nodes.model
     supply = _TermVariables(model, nodes.supplied, problem.relations.domain_of[m])
     both, carriers, selected = _split_classes(problem, m)
@@ -463,9 +463,9 @@ def _encode_anti_affinity(nodes: NodeModel, m: int) -> None:
 
 
 def _encode_affinity(nodes: NodeModel, m: int) -> None:
-    """Add constraints that place pods with an affinity term in domains with selected pods.
+    """Add constraints that place pods with an affinity term in domains with pods it selects.
 
-    Pods that select each other may also start in one new domain, without selected pods.
+    Pods that select each other may also start in one new domain, which has no selected pods.
     """
     problem, model, evictions = nodes.problem, nodes.model, nodes.evictions
     both, carriers, selected = _split_classes(problem, m)

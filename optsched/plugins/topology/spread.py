@@ -1,7 +1,8 @@
 """Topology spread: counts of selected pods in two domains differ by at most maxSkew.
 
 Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only.
-Tasks with a spread constraint are assumed to be placed before selected tasks without it.
+Tasks with a spread constraint are assumed to be placed before tasks that the constraint only
+selects.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Running tasks that the same constraints count are equivalent."""
+        """See `VictimRelevance`.
+
+        Running tasks that the same spread constraints select are equivalent.
+        """
         return stakes_in(problem, _find_carried_terms(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:

@@ -1,1 +1,1 @@
-"""The verifier: checks every plan against every hard rule, using only domain objects."""
+"""The verifier: checks every plan against every hard rule, using only cluster objects."""
