@@ -150,7 +150,7 @@ class Difference:
 
 
 def least_pairs(num_models: int = 1) -> int:
-    """Return the smallest number of pairs for which the sign-flip test can reach significance.
+    """Return the fewest pairs of replays with which the sign-flip test can reach significance.
 
     `num_models` is the number of models that are compared with the first model in the comparison.
     The minimum is 6 pairs for one model and 7 pairs for two or three models.

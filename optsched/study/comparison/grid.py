@@ -1,4 +1,4 @@
-"""A grid of independent replays (models × traces × seeds), and the results of their jobs."""
+"""A grid of independent replays (models × traces × seeds), and the results of these replays."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class PlanMeasures:
     # divided by the queue weights.
     largest_share: float | None
     least_share: float | None
-    # `topology_tier` is the lowest HyperNode tier that contains a gang's bound pods.
+    # `topology_tier` is the tier of the lowest HyperNode that contains all bound pods of a gang.
     # `cross_leaf_pairs` is the number of pairs of a gang's pods in different leaf HyperNodes.
     # `topology_tier` and `cross_leaf_pairs` are means over gangs, and None if there are no
     # HyperNodes.

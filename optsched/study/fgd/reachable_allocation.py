@@ -81,7 +81,7 @@ class Experiment:
 
 
 def build_experiment(workload: Workload, seed: int) -> Experiment:
-    """Replay one seed's arrivals under FGD, which places each pod when it arrives."""
+    """Replay the arrivals of one random seed under FGD, which places each pod when it arrives."""
     run = arrivals(workload, seed)
     classes = arrived_pods(workload, run)
     history = replay(workload, POLICIES["06-FGD"](workload), [run])

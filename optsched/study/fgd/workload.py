@@ -96,7 +96,8 @@ def read_workload(
     reach = [[not these or model in these for model in models] for these in allowed]
     frequent = _typical(pod_requests)
     numbers = np.array([number for _, number in frequent], np.float64)
-    part = numbers / len(rows)  # Divide twice to round as the simulator does.
+    # Divide in two steps, so that the rounding is the same as in the simulator.
+    part = numbers / len(rows)
     return Workload(
         requests=Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_)),
         machines=Machines(node_cpu_m, node_memory // _MIB, free, model),
@@ -166,7 +167,7 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
             demand -= total[classes.pop(random.intn(len(classes)))]
     elif demand < wanted:
         drawn = pods[random.intn(len(pods))]
-        # Pods without GPUs are added even if the demand has reached the target.
+        # Pods without GPUs are added even if the GPU demand has reached `TUNE`.
         while demand + milli[drawn] <= wanted:
             demand += total[drawn]
             classes.append(drawn)

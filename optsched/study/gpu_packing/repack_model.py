@@ -191,7 +191,7 @@ class Refill:
             self.model.add(total <= limit)
 
     def maximize(self, worth: I64, others: Sequence[tuple[int, cp_model.IntVar]] = ()) -> None:
-        """Maximize the value of the placed pods plus the weighted variables in `others`."""
+        """Maximize the value of the placed pods plus a weighted sum of the variables `others`."""
         terms = [(int(worth[k]), var) for (_, k), var in self.pods.items()] + list(others)
         variables, weights = [v for _, v in terms], [w for w, _ in terms]
         self.model.maximize(cp_model.LinearExpr.weighted_sum(variables, weights))

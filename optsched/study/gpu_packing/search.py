@@ -113,7 +113,7 @@ _FOR_ROUNDING: Final = 0.5
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SearchResult:
-    """The result of `allocate`: a layout, an upper bound, and the number of neighbourhoods."""
+    """The result of `allocate`: a layout, a bound, and the number of searched neighbourhoods."""
 
     layout: Layout
     # Upper bound on the GPU capacity that any layout allocates, or None if the pods that must be

@@ -58,7 +58,7 @@ _NEXT_TO_NOTHING: Final = 0.02
 class PackingResult:
     """A packing and a lower bound, with the names of the methods that found them."""
 
-    bins: Sequence[Bin]  # The bins of the packing; `wrong_with_bins` finds no error in them.
+    bins: Sequence[Bin]  # The bins of the packing; `wrong_with_bins` finds no violated constraint.
     bound: int  # Proved lower bound on the number of bins.
     stopped: str  # The reason why the search ended; empty while the search runs.
     # Names of the methods that found the packing and the bound.

@@ -103,7 +103,8 @@ class Effort:
 class ReassignmentResult:
     """An assignment, its cost, and a lower bound on the cost."""
 
-    machine_of: tuple[int, ...]  # Machine of each process; `wrong_with` finds no error in it.
+    # Machine of each process; `wrong_with` finds no violated constraint.
+    machine_of: tuple[int, ...]
     cost: int  # Cost of the assignment.
     bound: int  # Lower bound on the cost of every assignment.
     stopped: str  # The reason why the search ended; empty while the search runs.

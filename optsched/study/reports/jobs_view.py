@@ -1,4 +1,4 @@
-"""Report sections on gangs: why gangs wait, how long per queue, and gang states over time."""
+"""Report sections on gangs: why gangs wait, waiting times by queue, and gang states over time."""
 
 from __future__ import annotations
 

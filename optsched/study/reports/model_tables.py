@@ -71,7 +71,7 @@ def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
-    """Return a section on models and their differences; `base` is compared with a single model."""
+    """Return a section on models and their differences; a single model is compared with `base`."""
     alone = len(models) == 1 and models[0] != base
     held = [base, *models] if alone else models
     parts = [difference_table(held)] if len(held) > 1 else []

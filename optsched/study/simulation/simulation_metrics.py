@@ -115,8 +115,8 @@ class Metrics(FairnessMetrics, CapacityMetrics, JobMetrics):
     preemptions: int
     node_failures: int
     wasted_gpu_hours: float  # GPU-hours of lost work, or CPU-hours in a cluster without GPUs.
-    # Lowest HyperNode tier that contains all tasks of a gang, averaged over starts; None without
-    # HyperNodes.
+    # Tier of the lowest HyperNode that contains all tasks of a gang, averaged over starts; None
+    # without HyperNodes.
     topology_tier: float | None
     # Number of pairs of a gang's tasks in different leaf HyperNodes, averaged over starts.
     cross_leaf_pairs: float | None

@@ -76,7 +76,7 @@ def bounded_gap(value: int, bound: int) -> float:
 
 
 def nearest_rank(ordered: Sequence[_N], percent: int) -> _N:
-    """Return the nearest-rank percentile of sorted values, of which there must be at least one."""
+    """Return the nearest-rank percentile of a non-empty sequence of sorted values."""
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
 
 
