@@ -287,14 +287,14 @@ class _Requests:
         return next((why for why in (*found, *of_own) if why), "")
 
     def shared(self, shape: TaskShape) -> list[str]:
-        """Return the keys of the unallocated ResourceClaims that pods of `shape` refer to."""
+        """Return the keys of unallocated ResourceClaims that pods of `shape` reference by name."""
         if self.refusal(shape):
             return []
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
     def allocated(self, shape: TaskShape) -> list[str]:
-        """Return the keys of the allocated ResourceClaims that pods of `shape` refer to."""
+        """Return the keys of allocated ResourceClaims that pods of `shape` reference by name."""
         claims = map(self.devices.claims.get, shape.device_claims)
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
