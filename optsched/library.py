@@ -111,7 +111,7 @@ __all__ = [
 
 
 class ArgumentError(ValueError):
-    """Raised for an invalid argument; the message states name, value and accepted values."""
+    """Raised for an invalid argument; the message states its name, value and accepted values."""
 
 
 _P = ParamSpec("_P")

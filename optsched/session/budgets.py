@@ -36,7 +36,7 @@ MOST_BUDGETS: Final = 100
 """Maximum number of disruption budgets of a namespace whose pods a live session may evict."""
 
 MOST_REQUIREMENTS: Final = 1000
-"""Maximum sum of the numbers of requirements in the selectors of these disruption budgets."""
+"""Maximum total number of requirements in the selectors of these disruption budgets."""
 
 MOST_READ: Final = 10_000
 """Maximum number of selector requirements up to which a session matches budgets with pods."""

@@ -114,7 +114,7 @@ def _compare(one: Candidate, other: Candidate) -> int:
 
 
 def _merge_names(names: list[str], others: list[str]) -> list[str]:
-    """Merge two lists of level names into one; names keep their order from both lists."""
+    """Merge two lists of level names; the merged list keeps the order of both lists."""
     merged: list[str] = []
     while names and others:
         if names[0] == others[0]:

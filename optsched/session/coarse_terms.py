@@ -108,7 +108,7 @@ def _find_excess(terms: Sequence[PodTerm]) -> frozenset[PodTerm]:
 def _limit_terms(
     shape: TaskShape, namespace: str, beyond: Collection[PodTerm], keys: Collection[str]
 ) -> TaskShape:
-    """Return `shape` with its excess terms `beyond` widened or, if preferred, dropped.
+    """Return `shape`, in which the excess terms `beyond` are widened or, if preferred, dropped.
 
     `keys` holds the label keys of nodes. Excess terms whose topology key is not a node label are
     dropped too.

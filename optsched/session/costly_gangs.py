@@ -41,7 +41,7 @@ Labels: TypeAlias = frozenset[tuple[str, str]]
 T = TypeVar("T")
 
 FREE: Final = 40
-"""Maximum cost of a gang that every session considers."""
+"""Maximum cost at which every session considers a gang."""
 
 MOST: Final = 10_000
 """Maximum total cost of the costly gangs in one session; the first gang may exceed it."""
@@ -53,7 +53,7 @@ PORT_COST: Final = 2
 """Cost of each distinct host port of pending pods; 0 if the sum of the costs is at most `MOST`."""
 
 SELECTED_PER_COST: Final = 50
-"""Number of different pending pods that a term selects per unit of the term's cost."""
+"""Number of distinct pending pods that an affinity or spread term selects per unit of its cost."""
 
 TURN_MS: Final = 60_000
 """Time in ms after which the order of a namespace's gangs begins with another gang."""
@@ -447,7 +447,7 @@ def _host_ports_of_gang(gang: Gang) -> tuple[HostPort, ...]:
 
 
 def _find_selection_costs(gangs: Sequence[Gang]) -> Costs:
-    """Return the cost of each term that may select many pending pods, if there are many terms."""
+    """Return the cost of each affinity or spread term that may select many pending pods."""
     terms: dict[RelatedTerm, None] = {}
     for found in derived_of(gangs, _terms_of_gang):
         terms.update(dict.fromkeys(found))
@@ -492,7 +492,7 @@ def _terms_of_gang(gang: Gang) -> tuple[RelatedTerm, ...]:
 
 
 def _pods_by_labels(gang: Gang) -> Counter[Labels]:
-    """Count a gang's pending pods by their labels; equal requests and constraints count once."""
+    """Count a gang's pending pods by labels; pods with equal labels and task shapes count once."""
     pending = (task for task in gang.tasks if task.status is TaskStatus.PENDING)
     different = {(task.shape, frozenset(task.labels.items())) for task in pending}
     return Counter(labels for _, labels in different)

@@ -1,4 +1,4 @@
-"""Gangs that may ignore a reservation, because their queue is entitled to the capacity.
+"""Gangs that may ignore a reservation, because their queue is entitled to the reserved capacity.
 
 Mathematics: models/formulation/reservation.md.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvictingPipeline:
-    """The evicting pipeline on one problem; it runs when `decisions` is first read."""
+    """The greedy pipeline with evictions; it runs when `decisions` is first read."""
 
     problem: Problem
     rules: RuleSet

@@ -258,8 +258,8 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
     The levels over started gangs are compared in order with those of the best round so far; the
     first difference decides. If these levels do not differ, the round must be at least as good on
-    every level over gangs. Unlike the search gang by gang, the joint search does not evict pods
-    merely to shift shares between queues.
+    every level over gangs. Unlike the search that proceeds gang by gang, the joint search does not
+    evict pods merely to shift shares between queues.
     """
     session, decisions = attempt.session, first.solutions[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach

@@ -117,7 +117,8 @@ def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, i
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():
         below.setdefault(parent, []).append(name)
-    # Parents precede children in `names`, so the reverse order computes children first.
+    # Parent queues precede child queues in `names`, so the reverse order computes child queues
+    # first.
     names = [""]
     for name in names:
         names += below.get(name, ())

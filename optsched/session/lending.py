@@ -118,7 +118,7 @@ class Decided:
 
 
 def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
-    """Start gangs that may borrow on the capacity that the first stage leaves idle.
+    """On the capacity that the first stage leaves idle, start gangs that may borrow.
 
     Returns
     -------
@@ -231,8 +231,9 @@ def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
 def _find_waiting(decided: Decided) -> I64:
     """Return the indices of waiting gangs for which the first stage places no task.
 
-    Gangs that lose pods are excluded. Gangs in the queue tree of a reclaiming queue are also
-    excluded, because the verifier counts all placements in a reclaiming queue, including loans.
+    Gangs whose pods are evicted are excluded. Gangs in the queue tree of a reclaiming queue are
+    also excluded, because the verifier counts all placements in a reclaiming queue, including
+    loans.
     """
     problem = decided.problem
     outcome = Outcome(problem, decided.decisions)
@@ -477,7 +478,7 @@ class _Relaxation:
         self._is_startable: Bool = total >= shapes.need
 
     def bound(self, level: Placed) -> int:
-        """Return the upper bound on a level."""
+        """Return an upper bound on the value of a level over loans."""
         problem, shapes = self._problem, self._problem.shapes
         request = problem.classes.request
         is_mine = self._tiers == level.tier
@@ -509,7 +510,7 @@ class _Relaxation:
 def _count_fitting(problem: Problem) -> I64:
     """Return an upper bound (C,) on the tasks of each class that fit into idle capacity.
 
-    Idle capacity is the capacity that was idle before the session.
+    Only capacity that was idle before the session is considered.
     """
     request = problem.classes.request
     fits = _fitting_classes(problem, problem.idle)
@@ -530,11 +531,11 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
 
     The bound is the dual bound of a fractional knapsack, in which classes with more weight per unit
     of the resource come first. The dual price is the ratio of weight to request of the class that
-    fits only partly. The bound is computed in exact integers and is valid for any price.
+    fits only partly. The bound is computed in exact integers and is valid for any dual price.
     """
     total = int((number * weight)[request <= 0].sum())
     used = request > 0
-    # Products of bytes, weights and counts can exceed 64 bits.
+    # Products of bytes, weights and task counts can exceed 64 bits.
     number, weight, request = (each[used].astype(object) for each in (number, weight, request))
     if (number * request).sum() <= idle:
         return total + int((number * weight).sum())

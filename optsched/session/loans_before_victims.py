@@ -151,10 +151,9 @@ def _without_victims_for(
 ) -> Candidate | None:
     """Return a plan with loans of the greedy pipeline, in which `gangs` have no victims.
 
-    The victims keep running and use part of the queue's share. If the queue exceeds its share with
-    the victims, the least important of its other gangs are dropped and may borrow. Returns None if
-    the queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is
-    lent.
+    The former victims keep running and use part of the queue's share. If the queue then exceeds its
+    share, the least important of its other gangs are dropped and may borrow. Returns None if the
+    queue still exceeds its share after `_MOST_DROPPED` gangs are dropped, or if nothing is lent.
     """
     session, each = attempt.session, chosen.round
     actions = drop_gangs(chosen.actions or (), set(gangs))

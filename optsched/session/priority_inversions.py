@@ -33,7 +33,7 @@ def avoid_inversions(
     others: Sequence[Candidate],
     lend: Callable[[Candidate], tuple[Candidate, list[Violation]]],
 ) -> Candidate:
-    """Return the best plan that has fewer victims than `chosen` and delays only inverted gangs.
+    """Return the best plan with fewer victims than `chosen` that delays only inverted gangs.
 
     Parameters
     ----------

@@ -167,7 +167,7 @@ def _list_bases(each: Round) -> list[Solution]:
 
 
 def _solve(attempt: Attempt, each: Round, start: Solution, kept_ms: int) -> Solution:
-    """Return the solver's solution, or `start` if `start` is ideal or no solver is used."""
+    """Return the solver's solution, or `start` if its values are ideal or no solver is used."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver
     progress_callback = session.history.begin(problem, levels, start)
@@ -188,7 +188,8 @@ def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context manager that runs the evicting pipeline while the solver works.
 
     The evicting pipeline runs only if pods may be evicted; otherwise, the session does not read its
-    plan. Plugin failures are suppressed meanwhile, because they recur when the plan is read.
+    plan. Failures of plugins in the pipeline are suppressed, because they recur when the plan is
+    read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

@@ -90,8 +90,8 @@ class SessionClock:
     def deadline(self) -> Callable[[], bool]:
         """Set a deadline for a greedy pipeline; return a function that checks if it has passed.
 
-        A budget is the time limit of one search. The deadline is one budget after the end of the
-        session's period or, if the period is over, one budget after this call.
+        The deadline is the end of the session's period plus the time limit of one search. If the
+        period is over, the deadline is the time of this call plus the same limit.
         """
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         budget_ms = self.limits.budget_ms
@@ -106,7 +106,7 @@ class SessionClock:
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
-        """Return the remaining period in ms minus the time to verify and explain the plan.
+        """Return the rest of the period in ms, minus the time to verify and explain the plan.
 
         Returns None if the session has no clock or no period.
         """
@@ -119,9 +119,9 @@ class SessionClock:
     def limits(self) -> Limits:
         """The limits of one search, which are computed when this property is first read.
 
-        A budget is the time limit of one search, and all searches together may take two budgets. If
-        the session's period is too short for two budgets, each search gets less time, but at least
-        half a budget. With less than half a budget, no gang could preempt pods.
+        All searches together may take twice the time limit of one search. If the session's period
+        is too short for this, each search gets less time, but at least half of its time limit. With
+        less time, no gang could preempt pods.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:
@@ -133,7 +133,7 @@ class SessionClock:
     def shorter_limits(self) -> tuple[Limits, ...]:
         """The limits of the shorter searches that precede the main search, smallest first.
 
-        The budget of each search is a tenth of the next search's budget, and at least
+        The time limit of each search is a tenth of the next search's time limit, and at least
         `LEAST_SHORTER_MS`. If no time limit applies, the deterministic time is divided by ten in
         the same way, with the minimum `LEAST_SHORTER_S`. Once a search has run, the result is
         empty.
@@ -155,7 +155,7 @@ class SessionClock:
         return SessionClock(self._clock, limits, None)
 
     def add(self, shorter: SessionClock) -> None:
-        """Add the times of a shorter search, and subtract its budget from this clock's budget."""
+        """Add the times of a shorter search, and subtract its time limit from the main search's."""
         for phase, seconds in shorter.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         budget_ms, taken_ms = self._given_limits.budget_ms, shorter.limits.budget_ms
@@ -163,7 +163,7 @@ class SessionClock:
             self._given_limits = replace(self._given_limits, budget_ms=budget_ms - taken_ms)
 
     def placement_limits(self, kept_ms: int) -> Limits:
-        """Return the limits of a placement search: the time left, at least `least_placement_ms`.
+        """Return the limits of a placement search, which may take at least `least_placement_ms`.
 
         Every search but the first must leave time to verify the plan within the period. The search
         leaves `kept_ms` milliseconds for later searches.
@@ -200,7 +200,7 @@ class SessionClock:
         return replace(self.limits, budget_ms=budget_ms)
 
     def left_ms(self, kept_ms: int = 0) -> int | None:
-        """Return the ms that remain of two budgets (a budget is the time limit of one search).
+        """Return how many ms remain of the time for searches: twice the time limit of one search.
 
         `kept_ms` milliseconds are reserved for later searches. Returns None if no time limit
         applies.

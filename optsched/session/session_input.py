@@ -130,7 +130,7 @@ class SessionInput:
 
 
 def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> SessionInput:
-    """Normalise the snapshot and connect the rules; return the session's input."""
+    """Normalise the snapshot and connect the rules to the session; return the session's input."""
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
     separated: tuple[Gang, ...] = ()

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 AT_LATEST_MS: Final = 60_000
-"""Time in ms after which a plan proved optimal is computed again, as a rule may depend on time."""
+"""Time in ms until a plan proved optimal is computed again, because rules may depend on time."""
 
 SOON_MS: Final = 5_000
-"""Time in ms after which a plan not proved optimal is computed again; each repetition doubles it.
+"""Time in ms until a plan not proved optimal is computed again; each repetition doubles this time.
 """
 
 MOST_TIMES: Final = 4
@@ -49,7 +49,7 @@ _PARTS: Final = tuple(
     for part in fields(Snapshot)
     if part.name not in ("taken_ms", "usage", "nodes", "gangs")
 )
-"""Names of the snapshot fields that must be equal for the same plan."""
+"""Names of the fields that must be equal in two snapshots that lead to the same plan."""
 
 
 def leads_to_same_plan(before: Snapshot, now: Snapshot) -> bool:

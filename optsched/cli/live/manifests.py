@@ -59,7 +59,7 @@ def _parse_amounts(value: str) -> dict[str, str]:
             raise ValueError(f"{part!r} is not an amount of a resource: {_FORM}")
         is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
         if not is_known and not ("/" in resource and is_qualified(resource)):
-            # Unknown names without a domain, such as `cpus` and `gpu`, are typing errors.
+            # Unknown resource names without a domain, such as `cpus` and `gpu`, are typing errors.
             close = get_close_matches(resource, _RESOURCES, n=1)
             meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
             hint = f"; did you mean {meant}?" if meant else ""

@@ -174,7 +174,7 @@ def complete_names(
 
 
 def known_names(kind: Kind, connection: Any, namespace: str = "") -> list[str]:  # noqa: ANN401
-    """Return the names of a kind's objects; empty after an error or COMPLETION_S seconds."""
+    """Return the names of a kind's objects; empty after an error or after a timeout."""
     import asyncio
 
     from optsched.cli.base.connection import call_cluster
