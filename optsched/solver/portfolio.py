@@ -1,9 +1,9 @@
 """Select the engines for a problem, run the engines, and evaluate their solutions.
 
 The greedy plan is the first incumbent. If every level has its ideal value, no plan can be better,
-and the solver does not run. Otherwise, the solver runs; the model of a small problem has a variable
-for each task class and node. The model of a larger problem has node classes and configurations. If
-a problem is too large for node classes, each model covers only a few nodes.
+and the solver does not run. Otherwise, the solver runs; the model of a small problem has one
+variable per task class and node. The model of a larger problem has node classes and configurations.
+If a problem is too large for node classes, each model covers only a few nodes.
 """
 
 from __future__ import annotations

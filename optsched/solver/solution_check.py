@@ -69,7 +69,7 @@ def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def _count_supplied_tasks(nodes: Configurations, update: LevelUpdate) -> I64 | None:
-    """Return how many tasks (C,) of each class the configurations of a solution supply.
+    """Return how many tasks (C,) of each task class the configurations of a solution supply.
 
     Returns None if a configuration is invalid.
     """

@@ -81,10 +81,11 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """Return a mask (V,) of at most `most` tasks in the mask `may`, on the most promising nodes.
+    """Return a mask (V,) of at most `most` tasks in `may` (V,), on the nodes of least shortfall.
 
-    The smaller a node's shortfall for a task of the requesting gangs, the more promising the node.
-    Nodes on which such a task already fits come last.
+    For each task class, a node's shortfall is the largest fraction of a requested resource that the
+    node lacks; the smallest shortfall over the task classes counts. Nodes on which such a task
+    already fits come last.
     """
     running = running_tasks(problem)
     idle = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)

@@ -243,7 +243,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     if terms:
         model.add_linear_constraint(total, lowest, highest)
     elif lowest > 0 or highest < 0:
-        model.add_bool_or([])  # infeasible: the constant objective is outside the bounds
+        model.add_bool_or([])  # The constant objective is outside the bounds.
     if gap is not None and abs(constant) < _EXACT:
         # A relative gap refers to the whole objective, including its constant.
         model.maximize(total + constant)
@@ -281,7 +281,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
         above = _SAFE if rows.upper[i] >= UNLIMITED else int(rows.upper[i] - fixed[i])
         if begin == end:
             if below > 0 or above < 0:
-                model.add_bool_or([])  # infeasible: fixed values violate the row
+                model.add_bool_or([])  # The model is infeasible: fixed values violate the row.
             continue
         mine = factors[begin:end]
         step = math.gcd(*mine)

@@ -556,7 +556,7 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
     """Return whether every solution stays valid without the gangs in the mask `later`.
 
     A row that contains only variables of the gangs in `later` must hold if all these variables are
-    0. In all other rows, the gangs in `later` may only consume capacity.
+    0. All other rows must stay satisfied if the variables of the gangs in `later` are set to 0.
     """
     if model.lower[later].any():
         return False

@@ -176,7 +176,7 @@ class WorkerProcess:
         if self._is_stopped is not None and self._is_stopped():
             return STOPPED
         self.start()
-        assert self._connection is not None  # noqa: S101  start has just set it
+        assert self._connection is not None  # noqa: S101  `start` has just set it
         end = None if seconds is None else time.monotonic() + seconds * GRACE + GRACE_SECONDS
         try:
             self._connection.send(work)

@@ -207,11 +207,11 @@ class NodeTable:
         self._views.clear()
 
     def fits(self, task_class: int) -> I64:
-        """Return how many tasks (N,) of a class fit on each node, as a read-only array."""
+        """Return how many tasks (N,) of a task class fit on each node, as a read-only array."""
         return self._view(task_class).fit
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placing a task of the class depends on other tasks on the node."""
+        """Return whether placing a task of a task class depends on other tasks on the node."""
         return self._fixed.is_tied(task_class)
 
     def allowed(self, task_class: int) -> Bool | None:
@@ -233,7 +233,7 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return each node's score (N,) for the next task of a class, as a read-only array.
+        """Return each node's score (N,) for the next task of a task class, as a read-only array.
 
         The score is `NOWHERE` on nodes where the task does not fit.
         """

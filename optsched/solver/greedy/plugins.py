@@ -105,7 +105,7 @@ class Reclaiming(Protocol):
         """Return whether a queue may reclaim capacity for a task of a task class."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return an upper bound on how many more tasks of a class may be placed in a queue.
+        """Return an upper bound on how many more tasks of a task class may be placed in a queue.
 
         The bound holds for any choice of victims.
         """
@@ -278,8 +278,9 @@ class GreedyPlugins:
     def find_allowed_victims(self, action: str, gang: int, task_class: int, victims: I64) -> I64:
         """Return the victims in `victims` that plugins let a gang evict in an action.
 
-        A tier of plugins allows the victims that all its voting plugins allow. The first tier that
-        allows a victim determines the result. If no tier allows a victim, the result is empty.
+        A tier of plugins allows the victims that all its voting plugins allow. The first tier of
+        plugins that allows a victim determines the result. If no tier of plugins allows a victim,
+        the result is empty.
         """
         for tier in self._tiers[_VOTE_OF_ACTION[action]]:
             named: I64 | None = None
@@ -347,7 +348,7 @@ class GreedyPlugins:
         return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return how many more tasks of a class fit within the plugins' limits on a queue."""
+        """Return how many more tasks of a task class fit within the plugins' limits on a queue."""
         least = int(UNLIMITED)
         for bound_of in self._methods["max_tasks"]:
             least = min(least, bound_of(queue, task_class))
@@ -390,7 +391,7 @@ class GreedyPlugins:
         return self._live_scorers[gang, entry]
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that tasks of a class are placed on nodes."""
+        """Record that tasks of a task class are placed on nodes."""
         for note in self._methods["record_placement"]:
             note(gang, task_class, nodes, counts)
 

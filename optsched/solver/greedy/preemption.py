@@ -64,7 +64,7 @@ class _Keys:
 
 @dataclass(eq=False)
 class _Rivals:
-    """Gang classes that may evict the same tasks in an action, with one gang of each class.
+    """Gang classes whose gangs may evict the same tasks in an action, with one gang per class.
 
     `lacking` holds the gang classes whose gangs miss their minimum even after all possible
     evictions. `num_commits` is the number of commits when `lacking` was computed; after a further
@@ -320,8 +320,8 @@ class GreedyPreemption:
     def _is_lacking(self, gang: int, action: str) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        Gang classes that may evict the same tasks are checked together. After a commit, the gang
-        classes are checked again. Returns False for gangs with running or placed tasks.
+        Gang classes whose gangs may evict the same tasks are checked together. After a commit, the
+        gang classes are checked again. Returns False for gangs with running or placed tasks.
         """
         number = self._gang_classes.class_now(gang)
         rivals = self._rivals.get(number)

@@ -67,7 +67,7 @@ class _TaskGroup:
     forest: Forest | None = None
     domain: int = CLUSTER
     nodes: I64 | None = None
-    """The node of each task if the solution determines it, or None if every node is allowed."""
+    """The node of each task if the solution determines the nodes; None if any node is allowed."""
 
     @property
     def tier(self) -> float:

@@ -58,7 +58,7 @@ def choose_nodes(
 
     A pair is a task class and a node on which a task of the class fits. A node's weight grows with
     its idle capacity for waiting gangs, especially gangs of important tiers. The first
-    neighbourhood contains the nodes of the largest weight; later neighbourhoods draw nodes at
+    neighbourhood contains the nodes with the largest weights; later neighbourhoods draw nodes at
     random by weight. If the first node already has too many pairs, the neighbourhood has
     `FEW_NODES` nodes, and `choose_gangs` limits the gangs.
 

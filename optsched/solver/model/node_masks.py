@@ -84,7 +84,7 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 
 
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
-    """Return how many tasks (C, N) of each class fit on each node.
+    """Return how many tasks (C, N) of each task class fit on each node.
 
     The numbers assume that no pending task of another task class is placed. The numbers are 0 for
     task classes without open gangs.
@@ -151,10 +151,10 @@ def find_lacking_shapes(
 
 
 def bound_fitting_tasks(idle: I64, request: I64) -> F64:
-    """Return an upper bound (C,) on the tasks of each class that fit on nodes with `idle` (N, R).
+    """Return an upper bound (C,) on the tasks of each task class that fit on nodes with `idle`.
 
-    `request` (C, R) is the request of one task of each class. Task classes that request no resource
-    are unlimited.
+    `idle` (N, R) holds idle amounts, and `request` (C, R) the request of one task of each task
+    class. Task classes that request no resource are unlimited.
     """
     found = np.zeros(len(request))
     has_idle = (idle > 0).any(axis=1)

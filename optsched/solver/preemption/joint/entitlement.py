@@ -64,7 +64,7 @@ def add_entitlement_rows(
         Victim gangs that must keep their minimum or be evicted entirely.
     able
         Gang classes for which tasks may be evicted. None means a bounding model, in which tasks may
-        be evicted for all classes and nonlinear conditions are omitted.
+        be evicted for all gang classes and nonlinear conditions are omitted.
 
     """
     preempted, exchanged, reclaimed = who

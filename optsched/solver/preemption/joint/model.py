@@ -500,7 +500,7 @@ class _Presence:
             joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """Return variables (M,) for the tasks of a class in gang classes (H,), one per node set.
+        """Return variables (M,) for the tasks of a task class in gang classes (H,), by node set.
 
         A variable is -1 where no task fits. Separate variables are needed because `supplied` counts
         the tasks of all gang classes.

@@ -67,7 +67,7 @@ The last argument lists gang keys in order of importance.
 def is_solvable_within(problem: Problem, budget_ms: int | None) -> bool:
     """Return whether the solver may find a solution of the joint model within its time budget.
 
-    Most integer variables of the joint model count the tasks of one class on one node.
+    Most integer variables of the joint model count the tasks of one task class on one node.
     """
     num_pairs = len(problem.classes.shapes) * problem.num_nodes
     return budget_ms is None or num_pairs * _MS_PER_VARIABLE <= budget_ms

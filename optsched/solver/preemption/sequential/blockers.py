@@ -87,7 +87,7 @@ class Blockers:
                     yield BlockedNodes(entries, nodes, np.unique(np.array(here, np.int64)))
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placing tasks of a class depends on other tasks of the node."""
+        """Return whether placing tasks of a task class depends on other tasks of the node."""
         if task_class not in self._tied:
             self._tied[task_class] = any(
                 r.ties_nodes(self._facts.problem, task_class) for r in self._rules.hard
