@@ -45,7 +45,7 @@ _VERSION: Final = click.version_option(__version__, prog_name="optsched")
 
 
 def _target_options(command: Command) -> Command:
-    """Add `-N` (namespace), `-n` (name) and NAME to a command, and pass them to it as `target`."""
+    """Add `-N` (namespace), `-n` (name) and NAME to a command, which gets them as `target`."""
 
     @click.option(
         "-N",

@@ -2,7 +2,7 @@
 
 A pod may have up to a hundred affinity terms, volume claims and resource names, and a term may
 select every pending pod. The duration of a session grows with these numbers and with the number of
-different gangs, and any user who may create pods can create many such pods.
+different gangs. Any user who may create pods can create many such pods.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def _pending_by_shape(gang: Gang) -> Counter[TaskShape]:
 
 
 def _in_turns(gangs: list[Costly], turn: int) -> Iterator[Costly]:
-    """Yield gangs round-robin over namespaces; in each, partially started gangs come first."""
+    """Yield gangs round-robin over namespaces, partially started gangs first in each namespace."""
     lines = [
         sorted(_rotate(members, turn * _STEP), key=lambda each: not _has_begun(each[0]))
         for members in _group_by(gangs, lambda each: each[0].namespace)

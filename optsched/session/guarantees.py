@@ -3,8 +3,8 @@
 A guarantee that the cluster cannot meet would only block all other queues. Queues are processed in
 order of creation. A guarantee is dropped if it exceeds the capacity that older queues' guarantees
 leave on all nodes, including NotReady nodes. A guarantee is also dropped if it exceeds the
-capability of its queue or of an ancestor, minus the guarantees of older queues under the same
-ancestor.
+remaining capability of its queue or of an ancestor: the capability minus the guarantees of older
+queues below this ancestor.
 """
 
 from __future__ import annotations

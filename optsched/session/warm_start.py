@@ -140,9 +140,9 @@ def start_from(
 ) -> Solution | None:
     """Return a solution with a warm start's valid placements and further greedy placements.
 
-    A gang of the warm start is dropped if one of its tasks no longer waits, if a node was deleted
-    or lacks idle capacity, or if the greedy pipeline's decision on the gang is final
-    (`Solution.final`). The solution is not verified yet.
+    A gang of the warm start is dropped if one of its tasks no longer waits, or if a node was
+    deleted or lacks idle capacity. It is also dropped if the greedy pipeline's decision on the gang
+    is final (`Solution.final`). The solution is not verified yet.
 
     Returns
     -------

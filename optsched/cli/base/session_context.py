@@ -41,7 +41,7 @@ THRESHOLDS = (200_000, 20, 100)
 SERVING = (50_000, 10, 2)
 """Garbage collection thresholds of a service, low enough to free garbage of earlier sessions.
 
-With the larger `THRESHOLDS`, a full collection would never run.
+With the larger `THRESHOLDS`, a full garbage collection would never run.
 """
 
 scheduler_names_option: Final = click.option(

@@ -76,7 +76,7 @@ _IDLE_IN_ROOT: Final = {
 
 
 def queue_name(command: Command) -> Command:
-    """Add NAME, `-N` and `-n` to a command, and pass the queue name to it as `name`."""
+    """Add NAME, `-N` and `-n` to a command, which gets the name of the queue as `name`."""
 
     @click.argument("positional", metavar="NAME", default="", shell_complete=complete_names(QUEUE))
     @click.option("-N", "--name", "flag", default="", help="Name of the queue.")
@@ -94,7 +94,7 @@ def queue_name(command: Command) -> Command:
 
 
 def spec_options(command: Command) -> Command:
-    """Add an option for each queue spec field to a command, and pass their values as `fields`."""
+    """Add an option for each queue spec field to a command, which gets the values as `fields`."""
     described = add_options(
         click.option("-w", "--weight", type=WholeNumber(1, 65535), help="Relative share."),
         click.option("--capability", type=AMOUNTS, help="Upper limit of resources."),
@@ -114,7 +114,7 @@ def spec_options(command: Command) -> Command:
         fields = {name: flags.pop(name) for name in QueueFlags.__dataclass_fields__}
         return command(fields=QueueFlags(**fields), **flags)
 
-    return described(wrapped)  # type: ignore[return-value]  # parameters differ from `command`
+    return described(wrapped)  # type: ignore[return-value]  # parameters differ from `command`'s
 
 
 @click.group(cls=Group)

@@ -120,7 +120,7 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 
 
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
-    """Add NAME, `-N`, `-n` and `--namespace` to a command, and pass them to it as `target`.
+    """Add NAME, `-N`, `-n` and `--namespace` to a command, which gets their values as `target`.
 
     With `is_needed`, a missing name is an error; otherwise the target's name may be empty.
     """

@@ -111,7 +111,10 @@ class Options:
 
     @property
     def decoding(self) -> DecodeOptions:
-        """The decode options; for a snapshot, an empty option accepts every class or scheduler."""
+        """The decode options of the prediction.
+
+        If a snapshot is given, an empty option accepts every PriorityClass or device scheduler.
+        """
         lifting, devices = frozenset(self.lifting_classes), frozenset(self.device_schedulers)
         return DecodeOptions(
             self.names,
