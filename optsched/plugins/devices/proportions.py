@@ -82,7 +82,7 @@ class Proportions(Rule):
         return any(requested.get(p.device, 0) for p in self.proportions)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return True for task classes without devices, which must leave resources for devices."""
+        """Return whether a class requests no device and must leave resources for idle devices."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:

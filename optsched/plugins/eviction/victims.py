@@ -291,7 +291,7 @@ class _Budgets(_EvictionVotes):
     _cover: Bool
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims within those disruption budgets that guarantees may not override.
+        """Return the victims allowed by the disruption budgets that guarantees may not override.
 
         For budgets that guarantees may override, `Victims` ensures that only reclaims within a
         guarantee violate them.

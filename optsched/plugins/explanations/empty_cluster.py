@@ -1,10 +1,10 @@
 """Check whether a gang's minimum fits into an empty cluster, and explain why not.
 
-The empty cluster contains the current nodes without pods. A node that is not ready has no capacity.
-The check applies taints, node labels, and rules that depend on a single node. Pods of other gangs,
-queue limits and constraints that other pods may help to satisfy (e.g. required pod affinity or
-topology spread) are ignored. A gang that does not fit into the empty cluster can therefore never
-start on the current nodes.
+The empty cluster contains the current nodes without pods. A NotReady node counts as a node without
+capacity. The check applies taints, node labels, and rules that depend on a single node. Pods of
+other gangs, queue limits and constraints that other pods may help to satisfy (e.g. required pod
+affinity or topology spread) are ignored. A gang that does not fit into the empty cluster can
+therefore never start on the current nodes.
 """
 
 from __future__ import annotations
@@ -410,8 +410,8 @@ class _Nodes:
     def cheapest(self) -> I64:
         """Return the number of pods of each item in the cheapest minimum, shape (I,).
 
-        The cost of a pod is the largest quotient, over all resources, of its request and the
-        largest capacity of a node. A pod that fits on no node costs more than any other pod.
+        The cost of a pod is the maximum, over all resources, of its request divided by the largest
+        capacity of any node. A pod that fits on no node costs more than any other pod.
         """
         packing = self.packing()
         top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)

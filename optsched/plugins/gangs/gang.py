@@ -484,7 +484,7 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task of the set `entry` of equal tasks; the others follow."""
+    """Return the index of the first task of the set `entry` of equal, consecutive tasks."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 

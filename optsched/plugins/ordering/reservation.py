@@ -372,7 +372,7 @@ def _find_constrained_classes(problem: Problem, number: int) -> Bool:
 
 
 def _find_queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
-    """Return (queue, resource, amount) triples, which limit queues because of a reservation.
+    """Return the limits that a reservation sets for queues, as (queue, resource, amount) triples.
 
     Constrained tasks in the subtree of the queue may use at most this amount of the resource. The
     amount is the capability minus the usage and the reserved amount at the start of the

@@ -363,7 +363,7 @@ class OverTime(TreeFairness):
 def _build_parent_paths(problem: Problem) -> list[Path]:
     """Return each queue's path of (name, weight) pairs in the tree that `spec.parent` defines.
 
-    The gangs directly in a parent queue belong to an additional child with an empty name.
+    The gangs directly in a parent queue belong to an additional child queue with an empty name.
     """
     queues, found = problem.queues, []
     for q, name in enumerate(queues.names):

@@ -143,7 +143,7 @@ class _Filling:
         return True
 
     def _find_next_levels(self) -> tuple[F64, F64]:
-        """Return the shares (L,) at which each class next satisfies a gang, and next starts a gang.
+        """Return, per class (L,), the shares at which it next satisfies a gang and next starts one.
 
         A gang starts when the share of its class exceeds the floor of the gang.
         """

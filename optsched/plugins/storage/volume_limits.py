@@ -128,7 +128,7 @@ class VolumeLimits(Rule):
 
 @dataclass(frozen=True, eq=False)
 class _ScarceDrivers:
-    """The scarce drivers, which may reach a node's volume limit, and the requested volumes.
+    """The scarce drivers (those that may reach a node's volume limit) and the requested volumes.
 
     Attributes
     ----------

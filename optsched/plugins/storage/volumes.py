@@ -189,7 +189,7 @@ def _find_nodes_in_use(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[s
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _ScarceClaims:
-    """The scarce claims of pending and running tasks, which compete for volumes.
+    """The scarce claims of pending and running tasks; scarce claims compete for volumes.
 
     Attributes
     ----------

@@ -431,7 +431,7 @@ def _split_classes(problem: Problem, m: int) -> tuple[list[int], list[int], list
 
 
 def _by_domain(problem: Problem, m: int, count: I64) -> I64:
-    """Return the sum (D,) of the counts (N,) over the nodes of each domain of a term."""
+    """Return, for each domain (D,) of a term, the sum of the counts (N,) over its nodes."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     sums = np.bincount(

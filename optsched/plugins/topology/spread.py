@@ -204,7 +204,7 @@ class _Domains:
         self.present = np.unique(self.domain_of[self.eligible])
 
     def count_by_domain(self, on_node: I64) -> I64:
-        """Return the sum (D,) of the counts (N,) over the eligible nodes of each domain."""
+        """Return, for each domain (D,), the sum of the counts (N,) over its eligible nodes."""
         at = self.domain_of[self.eligible]
         sums = np.bincount(at, weights=on_node[self.eligible], minlength=self.number)
         return sums.astype(np.int64)

@@ -95,7 +95,7 @@ class Roles:
     place: Mapping[str, int]
 
     def sum_affinity(self, role: str, others: Mapping[str, int]) -> int:
-        """Return the number of tasks with affinity to a role minus those with anti-affinity."""
+        """Return how many tasks have affinity to a role, minus those that have anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
         return drawn - self.count_separated_tasks(role, others)
 
