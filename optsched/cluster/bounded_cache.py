@@ -70,7 +70,7 @@ class SharedObjects(Generic[V]):
         return len(self._objects)
 
     def intern(self, *arguments: Hashable) -> V:
-        """Return the object for the arguments; build it if none is stored."""
+        """Return the object for the arguments; if none is stored, build the object first."""
         known = self._objects.get(arguments)
         if known is None:
             known = self._objects[arguments] = self._make(*arguments)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 10 * 1024
 """Maximum length of an expression, as in the API server (`CELSelectorExpressionMaxLength`)."""
 MOST_PARTS = 2000
-"""Maximum number of tokens in an expression, which bounds the time to evaluate it on a device."""
+"""Maximum number of tokens in an expression, which bounds the evaluation time on a device."""
 _DEEPEST = 50
 
 _TOKEN = re.compile(
@@ -100,7 +100,7 @@ def compile_selector(text: str) -> Selector:
 
 @lru_cache(maxsize=1024)
 def _compiled(text: str) -> Selector | str:
-    """Return the compiled selector, or the reason that it is not supported."""
+    """Return the compiled selector, or the reason why the expression is not supported."""
     try:
         tokens = _tokens(text)
         return Selector(text, _Parser(tokens).parse_expression(), len(tokens))

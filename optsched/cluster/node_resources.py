@@ -73,7 +73,7 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """An NPU chip type; tasks can share its devices only if it has templates.
+    """An NPU chip type; tasks can share its devices only if the type has templates.
 
     Attributes
     ----------

@@ -344,7 +344,8 @@ def with_terminating(
     """
     if not tasks:
         return snapshot
-    # A task's gang and node share one `Task` object, so they must also share its evicted copy.
+    # A task's gang and node share one `Task` object, so both must also share the evicted copy of
+    # the task.
     marked: dict[int, Task] = {}
     nodes: list[Node] = []
     for node in snapshot.nodes:

@@ -44,8 +44,8 @@ def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
     """Return the expected end time of a task on a node in epoch ms, or None without an estimate.
 
     If a task has exceeded its estimate, the estimate is doubled until the end is after `now_ms`.
-    Source for increasing exceeded estimates step by step: Tsafrir, Etsion and Feitelson, TPDS
-    18(6), 2007. A task with an unknown start time is assumed to start at `now_ms`.
+    The stepwise increase of exceeded estimates is from Tsafrir, Etsion and Feitelson, TPDS 18(6),
+    2007. A task with an unknown start time is assumed to start at `now_ms`.
     """
     length = estimate_ms(task, gang)
     if not length:
@@ -77,8 +77,8 @@ def binding_reservations(
     result then contains the bitwise complement `~i` instead of the index `i`.
 
     If some pods of a gang run, but fewer than its minimum, the gang respects no reservation: the
-    capacity that it holds is useless until its minimum runs. A gang with nominated nodes respects
-    no reservation, because no reservation contains nominated capacity.
+    capacity of the running pods is useless until the gang's minimum runs. A gang with nominated
+    nodes respects no reservation, because no reservation contains nominated capacity.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not reservations or not waiting or any(t.nominated_node for t in waiting):

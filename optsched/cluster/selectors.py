@@ -143,7 +143,7 @@ class NodeTerm:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """A disjunction of node terms (`v1.NodeSelector`); without any term, it selects no node."""
+    """A disjunction of node terms (`v1.NodeSelector`); a selector without terms selects no node."""
 
     terms: tuple[NodeTerm, ...] = ()
 

@@ -245,7 +245,7 @@ class Gang(_CacheOwner):
     def role_minimums(self) -> tuple[tuple[str, int], ...]:
         """How many tasks of each role the gang's minimum includes, as (role, number) pairs.
 
-        If the numbers in `min_role` sum to more than `min_member`, Volcano ignores them
+        If the numbers in `min_role` sum to more than `min_member`, Volcano ignores `min_role`
         (`CheckTaskReady`), so a job may start without its driver. If the sum is too large, optsched
         sets the minimum to 1 for each role in `min_role` that has pods. If more than `min_member`
         roles in `min_role` have pods, no role has a minimum.

@@ -100,8 +100,8 @@ def _selected(selector: LabelSelector | None) -> str:
 class DeviceRequest:
     """A request for `count` whole GPUs, or for a share of one GPU.
 
-    `milli` is the requested share of each GPU in thousandths, 1000 for whole GPUs. `models` holds
-    the accepted GPU models; if it is empty, every model is accepted.
+    `milli` is the requested share of each GPU in thousandths (1000 for whole GPUs). `models` holds
+    the accepted GPU models; if `models` is empty, every model is accepted.
     """
 
     count: int

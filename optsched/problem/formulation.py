@@ -528,7 +528,7 @@ class GangNodes:
         self.variables: I64 = np.full(shape, -1, np.int64)
 
     def add(self, gangs: Bool) -> None:
-        """Add the variables w for those gangs in a mask (G,) that have none yet.
+        """Add the variables w for those gangs in a mask (G,) that have no variables w yet.
 
         Raises ValueError if a gang shares its gang class with another gang.
         """

@@ -185,8 +185,8 @@ class PortIndex:
 class TermMatcher:
     """Finds the affinity and spread terms that select a pod, cached by namespace and labels.
 
-    If a term requires certain values of a label, it is compared only with pods that have one of
-    these values. A term is compared only with pods of its namespaces.
+    If a term requires certain values of a label, the term is compared only with pods that have one
+    of these values. A term is compared only with pods of its namespaces.
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:

@@ -1,8 +1,8 @@
 """Solve levels one after another, over a complete model or over node class configurations.
 
 This module, not CP-SAT, stores the incumbent. The first incumbent is the greedy plan; only its
-level values are known. A solution replaces the incumbent if it is better on a level and no worse on
-all earlier levels.
+level values are known. A solution replaces the incumbent if the solution is better on a level and
+no worse on all earlier levels.
 """
 
 from __future__ import annotations

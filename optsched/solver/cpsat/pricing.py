@@ -26,7 +26,7 @@ MOST_BITS = 1 << 22
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct idle capacities"
-"""The reason that a solve reports if it cannot price configurations."""
+"""The reason that a solve reports if configurations cannot be priced."""
 
 
 class TooManyCapacities(Exception):

@@ -92,7 +92,7 @@ class InProcess:
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
-        # OR-Tools is imported at the first solve, so greedy runs never import it.
+        # OR-Tools is imported at the first solve, so runs without a solver never import OR-Tools.
         from optsched.solver.cpsat.level_search import run_levels
 
         updates: list[LevelUpdate] = []

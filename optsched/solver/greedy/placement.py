@@ -282,7 +282,7 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """Record the amounts (R,) that a victim on a node will release when it has terminated."""
+        """Record the amounts (R,) that the termination of a victim on a node will release."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
@@ -290,7 +290,7 @@ class PlacementState:
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def commit_nominations(self, later: NodeTable) -> None:
-        """Turn all placements since the last commit into nominations, and commit them.
+        """Turn all placements since the last commit into nominations, and commit the nominations.
 
         Nominated tasks first use the capacity that terminating pods release, then idle capacity.
         """

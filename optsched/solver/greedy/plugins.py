@@ -99,7 +99,7 @@ class Starvation(Protocol):
 
 
 class Reclaiming(Protocol):
-    """A plugin that decides which queues may reclaim from others (Volcano `Preemptive`)."""
+    """A plugin that decides which queues may reclaim from other queues (Volcano `Preemptive`)."""
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """Return whether a queue may reclaim capacity for a task of a task class."""
@@ -138,10 +138,10 @@ class GangPreemption(Protocol):
     """A plugin that allows different victims in the actions `gangpreempt` and `gangreclaim`."""
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang may evict in `gangpreempt`, or None for no vote."""
+        """Return the victims that a gang may evict in `gangpreempt`, or None to abstain."""
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the victims that a gang may evict in `gangreclaim`, or None for no vote."""
+        """Return the victims that a gang may evict in `gangreclaim`, or None to abstain."""
 
 
 class TaskOrder(Protocol):

@@ -136,7 +136,7 @@ class GreedyPreemption:
 
     @cached_property
     def _claimable(self) -> I64 | None:
-        """The amounts (Q, R) that queues may reclaim, or None if no plugin entitles queues."""
+        """The amounts (Q, R) that queues may reclaim, or None if no plugin defines entitlements."""
         return self.placing.rules.entitling(self._problem)[0]
 
     @cached_property
@@ -302,8 +302,8 @@ class GreedyPreemption:
     def _rival_key(self, gang: int, action: str) -> tuple[int, int | bytes]:
         """Return a key; gangs with equal keys may evict the same tasks in an action.
 
-        In `preempt`, the key depends on the gang's queue and priority. In `reclaim`, the key
-        depends on the gang's queue and on the resources that the gang requests.
+        In `preempt`, the returned key depends on the gang's queue and priority. In `reclaim`, the
+        returned key depends on the gang's queue and on the resources that the gang requests.
         """
         problem = self._problem
         part: int | bytes = int(problem.priority[gang])
@@ -681,8 +681,8 @@ class GreedyPreemption:
         """Yield the nodes that would fit a task if all candidates were evicted.
 
         `preempt` sorts nodes by score, `reclaim` by index. Nodes of the scheduler's shard come
-        first if the policy prefers them. With `takes_idle`, nodes that fit the task without victims
-        come before all others.
+        first if the policy prefers these nodes. With `takes_idle`, nodes that fit the task without
+        victims come before all others.
         """
         problem, running = self._problem, self.running
         may_go = np.flatnonzero(candidates)

@@ -39,8 +39,8 @@ def assign_tasks(
     solution
         The values (variables,) of the variables of the aggregated model.
     slots
-        For each task class, an ascending array of nodes. A node occurs once for each task of the
-        class that it can hold. Each array has at least one element per placed task of its class.
+        For each task class, an ascending array of nodes. A node occurs as often as tasks of the
+        class fit on the node. Each array has at least one element per placed task of its class.
     base
         The decisions about gangs that are not in the model.
 

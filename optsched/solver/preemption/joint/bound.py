@@ -59,9 +59,9 @@ def bound_with_evictions(
 ) -> EvictionBounds | None:
     """Return a bound on every level over all plans, including plans that evict tasks.
 
-    A bound covers all plans whose earlier levels are at least as good as `values`. The joint model
-    omits nonlinear constraints on evictions, so the bounds are valid but may not be tight. Returns
-    None if the model is too large, or if a bound contradicts the plan's values.
+    A bound holds for all plans whose values on the earlier levels are at least as good as `values`.
+    The joint model omits nonlinear constraints on evictions, so the bounds are valid but may not be
+    tight. Returns None if the model is too large, or if a bound contradicts the plan's values.
 
     Parameters
     ----------

@@ -331,7 +331,7 @@ class _Reclaiming:
         class reclaim. In a bounding model, `pair` is None.
         """
         line = self._ancestors(lender)
-        # Read only the lender's ancestors, because there are far fewer of them than queues.
+        # Read only the lender's ancestors, because a queue has few ancestors.
         claimers = np.array([kind.queue for kind in able], np.int64)
         shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
         any_asks = np.logical_or.reduce([kind.sometimes for kind in able])

@@ -1,4 +1,4 @@
-"""The joint model of a session: it chooses starting gangs, their tasks' nodes and the victims.
+"""The joint model of a session, which chooses starting gangs, their tasks' nodes and victims.
 
 Mathematics: models/formulation/entitled.md, "The joint model". The model extends `Direct` of
 `solver.model.encoding`: for each group of equal running tasks on a node, an integer variable counts

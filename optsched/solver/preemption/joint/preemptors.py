@@ -182,7 +182,7 @@ class Preemptors:
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
-        """Return the preemptor of each victim; victims without a preemptor have no key.
+        """Return the preemptor of each victim; the mapping omits victims without a preemptor.
 
         Victims whose gang is evicted entirely get their preemptors first.
         """

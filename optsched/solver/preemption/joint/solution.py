@@ -239,8 +239,8 @@ def _exchange_for_reservations(problem: Problem, node_of: I64) -> I64:
     node_of = node_of.copy()
     gangs = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
     nodes = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
-    # Tasks with equal constraints are in different task classes if a reservation restricts one of
-    # them.
+    # Tasks with equal constraints are in different task classes if a reservation restricts only
+    # some of these tasks.
     number: dict[object, int] = {}
     classes = zip(problem.classes.shapes, problem.classes.relations, strict=True)
     kind = np.array([number.setdefault(each, len(number)) for each in classes], np.int64)

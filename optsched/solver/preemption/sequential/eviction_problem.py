@@ -130,7 +130,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class VictimSubGroup:
-    """A subgroup of a victim gang; it keeps its size or is evicted entirely.
+    """A subgroup of a victim gang; the subgroup keeps its size or is evicted entirely.
 
     Attributes
     ----------

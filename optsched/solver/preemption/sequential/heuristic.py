@@ -140,7 +140,7 @@ _FEW_NODES = 16
 """Number of nodes of a restricted problem, in addition to two nodes per task."""
 
 _LATER = 1e-6
-"""Additional cost of a node outside the preferred shard; it only breaks ties."""
+"""Additional cost of a node outside the preferred shard; this cost only breaks ties."""
 
 
 @dataclass(frozen=True, eq=False)

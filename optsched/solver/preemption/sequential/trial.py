@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOST_TRIALS = 256
 MOST_NODES = 16
 MOST_UNITS = 8
-"""Maximum number of verifications per gang, of nodes per task, and of evicted units per task."""
+"""Maximum numbers of verifications per gang, nodes per task, and evicted units per task."""
 
 _CAPACITY_RULES = frozenset({"fits", "gpu-shares"})
 
@@ -145,7 +145,7 @@ class _Trial:
         return True
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Return the additional victims that a task needs to fit on a node; None if it cannot fit.
+        """Return the additional victims required to fit a task on a node; None if it cannot fit.
 
         The victims form at most `most` units. A unit is one task or an entire gang.
         """
