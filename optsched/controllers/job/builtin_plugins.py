@@ -5,7 +5,7 @@ Names, arguments and formats follow Volcano's pkg/controllers/job/plugins.
 `env` sets each pod's index. `svc` gives each pod a host name, and creates a headless Service for
 the host names. `svc` also creates a ConfigMap with the host names of each task. Pods read the host
 names from files in /etc/volcano and from environment variables. A NetworkPolicy blocks traffic from
-other pods. With `ssh`, a job's pods share one key pair, so they can log in to each other.
+other pods. With `ssh`, a job's pods share one SSH key pair, so the pods can log in to each other.
 
 The other plugins let the pods of a distributed framework find each other. `mpi` opens the SSH port
 and passes the workers' host names to the master. `tensorflow` sets TF_CONFIG. `pytorch` sets the
@@ -357,7 +357,7 @@ _RAY_PORTS: Final = (
     ("dashboard", "dashboardPort"),
     ("client-server", "clientPort"),
 )
-"""(port name, plugin flag that sets the port) for each port of a Ray head."""
+"""For each port of a Ray head, the port's name and the plugin flag that sets its number."""
 
 
 def _change_ray_pod(draft: Draft, flags: Flags) -> None:
@@ -415,7 +415,7 @@ _HCCL_RANK_INDEX: Final = "hccl/rankIndex"
 
 
 def _change_hcclrank_pod(draft: Draft, flags: Flags) -> None:
-    """If the rank annotation is missing, set it to the variable RANK or else to the pod's rank.
+    """Set a missing rank annotation to the value of the variable RANK, or else to the pod's rank.
 
     Ranks are assigned in index order, to masters first and then to workers.
     """

@@ -137,7 +137,7 @@ def events_with_policy(job: Job) -> frozenset[JobEvent]:
 
 
 def policy_for(job: Job, occurrence: ObservedEvent) -> LifecyclePolicy | None:
-    """Return the first policy that matches an event, or None; the task's policies come first."""
+    """Return the first policy of the task or else of the job that matches an event, or None."""
     task = occurrence.task
     for policy in (*(() if task is None else task.policies), *job.spec.policies):
         if occurrence.event is JobEvent.POD_PENDING and policy.timeout_ms is None:

@@ -81,7 +81,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Record the version in a watch event; return whether it exceeds the known version."""
+        """Record a watch event's resource version; return whether it exceeds the known version."""
         number = parse_whole(version)
         if number is None:
             self._record(key, -1)
@@ -309,7 +309,7 @@ class ClusterCache:
         self._objects.gangs.forget_enqueued()
 
     def revoke_enqueued(self, gang: str) -> bool:
-        """Drop the assumption that a gang without pods is enqueued; return whether it was dropped.
+        """Drop the assumption that a gang without pods is enqueued; return whether it existed.
 
         The server rejected the PodGroup's new phase, so no pods will be created for the gang.
         """
@@ -370,7 +370,7 @@ class ClusterCache:
         return self._objects.find_node(name)
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
-        """Return whether a node exists and matches a selector."""
+        """Return whether a node exists and matches a node selector."""
         node = self._objects.find_node(name)
         return node is not None and selector.matches(name, node.labels)
 

@@ -104,7 +104,7 @@ class ReflectorState:
     def __init__(
         self, chance: Callable[[], float], absent: tuple[type[KubeError], ...] = ()
     ) -> None:
-        """Until a request succeeds, an error of a class in `absent` means an uninstalled kind."""
+        """Until a request succeeds, the errors in `absent` show that the kind is not installed."""
         self._backoff = Backoff(RETRIES, chance)
         self._absent = absent
         self._has_worked = False

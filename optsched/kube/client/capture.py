@@ -51,7 +51,7 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
             annotations.pop(_APPLIED, None)
             if annotations:
                 meta["annotations"] = annotations
-            # The objects in a list response lack their kind.
+            # The objects in a list response lack the fields `apiVersion` and `kind`.
             stripped = {"apiVersion": kind.api_version, "kind": kind.kind, **kept, "metadata": meta}
             if kind == POD:
                 spec = kept.get("spec") or {}

@@ -515,7 +515,7 @@ async def patch_current(
 
 
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
-    """Return the pods in a namespace that name a PodGroup, reduced to the fields about it.
+    """Return a namespace's pods that name a PodGroup, reduced to the fields about PodGroups.
 
     Other fields are dropped as each page arrives, so a large namespace takes little memory.
     """

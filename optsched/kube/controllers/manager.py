@@ -1,9 +1,9 @@
 """Run controllers with watches, a work queue and an executor of effects.
 
-Watch events and this process's writes add the keys of the objects to reconcile to the work queue.
-Only one worker at a time reconciles the object of a key, in its current state. The effects of a
-reconciliation are executed before the object is reconciled again. A crash loses no work, because
-the next leader reconciles every object once.
+The work queue holds the keys of the objects to reconcile. Watch events and this process's writes
+add keys to the work queue. Only one worker at a time reconciles the object of a key, in its current
+state. The effects of a reconciliation are executed before the object is reconciled again. A crash
+loses no work, because the next leader reconciles every object once.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MAX_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEEP_AT: Final = 1_000
-"""Number of remembered events that causes events about deleted objects to be forgotten."""
+"""Number of remembered events at which events about deleted objects are first forgotten."""
 
 MAX_CONCURRENT: Final = 4
 _NAME: Final = 200
@@ -243,7 +243,7 @@ def _limit_message(message: str) -> tuple[str, dict[str, dict[str, str]]]:
 
 
 def build_event(note: Note, first: str, last: str) -> Raw:
-    """Build a note's Event; `first` and `last` are the times of occurrence in API format."""
+    """Build a note's Event; `first` and `last` are timestamps of its first and last occurrence."""
     about, ref = note.about, note.ref
     message, metadata = _limit_message(note.message)
     involved: dict[str, Any] = {

@@ -6,8 +6,8 @@ Therefore no candidate can lead before the previous leader has stopped, even if 
 processes hang or the network fails.
 
 `kubernetes.aio.leaderelection` is not used: it never releases a lease, and its renewals may hang
-longer than their deadline. The module also reads the wall clock, writes local times as UTC and
-fails if a connection is refused.
+longer than their deadline. `kubernetes.aio.leaderelection` also reads the wall clock, writes local
+times as UTC and fails if a connection is refused.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Elector:
 
     @property
     def term(self) -> int:
-        """Number of this process's terms as leader, with the current term; 0 if it does not lead.
+        """Number of terms as leader, including the current term; 0 if this process does not lead.
 
         A late renewal starts another term, because other processes may have led in the meantime.
         """
@@ -222,7 +222,8 @@ class Elector:
         return True
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return a lease spec with this process as holder; a new holder adds a transition."""
+        """Return a lease spec with this process as holder; `leaseTransitions` counts new
+        holders."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,

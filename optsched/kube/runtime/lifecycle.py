@@ -36,10 +36,10 @@ def identity(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def freeze_startup_objects() -> None:
-    """Exclude all existing objects from garbage collection, because modules are never freed.
+    """Exclude all existing Python objects from garbage collection: modules are never freed.
 
     CPython starts a full collection when the number of new objects reaches a quarter of all tracked
-    objects. If the modules are excluded, full collections start sooner and take less time.
+    objects. If the modules are excluded, full garbage collections start sooner and take less time.
     """
     gc.collect()
     gc.freeze()

@@ -1,11 +1,11 @@
 """Queues of the keys of objects to reconcile, and queues of values to write.
 
 `WorkQueue` holds keys to reconcile, as in client-go: one worker at a time handles a key, which is
-queued only once. `WriteQueue` holds values to write, in order of arrival. For each key, it keeps
-only the newest value. A failed write is retried with a backoff for its key, while other writes
-continue. An object that a webhook rejects therefore delays no other object. At most half of the
-concurrent requests are retries. After a server fault, all writes of the same lane (for example, a
-namespace) count as retries.
+queued only once. `WriteQueue` holds values to write, in order of arrival. For each key, a
+`WriteQueue` keeps only the newest value. A failed write is retried with a backoff for its key,
+while other writes continue. An object that a webhook rejects therefore delays no other object. At
+most half of the concurrent requests are retries. After a server fault, all writes of the same lane
+(for example, a namespace) count as retries.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class WorkQueue(Generic[K]):
         self._work.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Add a key after a delay, unless the key is already due to be added sooner."""
+        """Add a key after a delay, unless an earlier addition of the key is already scheduled."""
         loop = asyncio.get_running_loop()
         known = self._delayed.get(key)
         if known is not None:

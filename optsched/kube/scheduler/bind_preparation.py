@@ -68,7 +68,7 @@ class ClaimReserver:
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
         """Reserve a claim with its devices for a pod; return the reason for a failure, or "".
 
-        Raises KubeError if the outcome is unknown.
+        Raises KubeError on all other errors of the API server.
         """
         for _ in range(CLAIM_TRIES):
             kind = self._kind_of(grant.claim)
@@ -246,7 +246,7 @@ class NodeLocks:
     async def acquire(self, node: str) -> str:
         """Wait for a node's lock; return why the node was not locked, or an empty string.
 
-        Raises KubeError if the outcome is unknown.
+        Raises KubeError on all other errors of the API server.
         """
         mutex = self._mutexes.setdefault(node, _NodeMutex())
         mutex.num_binds += 1
