@@ -86,7 +86,7 @@ def job_name(flow: str, template: str) -> str:
 class _Case:
     """A JobFlow, and its jobs keyed by template name.
 
-    `foreign` lists the names of the JobFlow's jobs that are taken by jobs of other owners.
+    `foreign` lists the job names of the JobFlow that jobs of other owners already have.
     `deleted_jobs` holds the templates whose job completed and was then deleted, for example after
     its TTL.
     """

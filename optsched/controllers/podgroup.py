@@ -88,7 +88,7 @@ _MOST: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Which pods get PodGroups, and what a PodGroup inherits.
+    """Which pods get PodGroups, and which annotations and labels PodGroups inherit.
 
     A PodGroup inherits the annotations and labels whose key has a prefix in `inherits`. With
     `--inherit-owner-annotations=false`, `inherits` is empty, and the owner's annotations do not

@@ -4,8 +4,8 @@ UFM lists the ports of a fabric. For each port of a host, UFM names the leaf swi
 port is connected. Hosts that are connected through leaf switches form one HyperNode of tier 1. One
 HyperNode of tier 2 contains all HyperNodes of tier 1. Format, groups and names follow Volcano
 (pkg/controllers/hypernode/discovery/ufm). Volcano numbers HyperNodes in the current order of the
-leaf switches, so their names can change. optsched reuses the name of the existing HyperNode that
-contains most of the hosts.
+leaf switches, so the names of HyperNodes can change. optsched reuses the name of the existing
+HyperNode that contains most of the hosts.
 """
 
 from __future__ import annotations

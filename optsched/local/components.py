@@ -75,9 +75,9 @@ class Options:
 
     `extra_args` are appended to a component's command line and override earlier flags.
     `definitions` is None or a folder with CustomResourceDefinitions to install before controllers
-    start. If a CustomResourceDefinition is added later, kube-controller-manager discovers the new
-    kind within 30 s. If an object of the kind is deleted before kube-controller-manager discovers
-    the kind, garbage collection may miss the object's dependents.
+    start. If a CustomResourceDefinition is added after the start, kube-controller-manager discovers
+    the new kind within 30 s. If an object of the kind is deleted before kube-controller-manager
+    discovers the kind, garbage collection may miss the object's dependents.
     """
 
     lifetime: Lifetime = Lifetime.OWNED

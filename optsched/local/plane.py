@@ -195,7 +195,8 @@ class ControlPlane:
 
     def _start(self, names: tuple[str, ...]) -> None:
         running = self.pids
-        # If HOME were the user's, KWOK would also load the stages in the user's ~/.kwok/kwok.yaml.
+        # If HOME were the user's home directory, KWOK would also load the stages in
+        # ~/.kwok/kwok.yaml.
         environment = {
             "HOME": str(self.layout.directory),
             "PATH": os.environ.get("PATH", os.defpath),

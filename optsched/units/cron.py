@@ -67,8 +67,8 @@ class Timetable:
 
     `any_day` is True if the field for the day of the month is `*` or `?`, and `any_weekday` is True
     if the field for the day of the week is `*` or `?`. If `any_day` or `any_weekday` is True, a job
-    is due on days that match both fields; otherwise on days that match at least one of them.
-    `every_s` is the interval in seconds, or 0 for clock times.
+    is due on days that match both fields, and otherwise on days that match at least one of these
+    fields. `every_s` is the interval in seconds, or 0 for clock times.
     """
 
     minutes: frozenset[int] = frozenset()

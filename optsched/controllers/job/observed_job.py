@@ -207,7 +207,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
 
 
 def count_pods(pods: Iterable[PodView], deleted: Iterable[PodView] = ()) -> PodCounts:
-    """Count the pods by state.
+    """Return the number of a job's pods in each state.
 
     `deleted` lists the pods that the current reconciliation deletes; they count as terminating.
     """

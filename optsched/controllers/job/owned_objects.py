@@ -272,8 +272,8 @@ def _sync_object(
         yield event_about(JOB, manifest, EventType.WARNING, "NameTaken", message, code=title)
         yield Again(TAKEN_S)
         return
-    # Only labelled objects are watched. An object that Volcano created lacks the label, so the
-    # label is added.
+    # Only objects with a job label are watched. An object that Volcano created lacks the label, so
+    # the label is added.
     changes: dict[str, Any] = {"metadata": {"labels": labels}, **wanted.kept}
     if watched is not None:
         changes = {}

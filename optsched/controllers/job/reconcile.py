@@ -229,7 +229,7 @@ class _Case:
 
 
 def _next_command(case: _Case) -> tuple[Effects, Order | None]:
-    """Return the deletions of Commands without effect, and the first Command with an effect."""
+    """Return the deletions of ignored Commands, and the first Command that is not ignored."""
     job = case.job
     effects: list[Effect] = []
     for command in commands_for(Ref(JOB, job.meta.namespace, job.meta.name), case.world):
@@ -255,7 +255,7 @@ def _next_command(case: _Case) -> tuple[Effects, Order | None]:
 
 
 def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
-    """Return whether a restart uses a retry.
+    """Return whether a restart uses one of the job's retries.
 
     By default, a restart after a pod deletion never uses the last retry.
     """
@@ -270,7 +270,7 @@ def _choose_cost(occurrence: ObservedEvent, options: Options) -> Cost:
 
 
 def _start_action(case: _Case, order: Order) -> Effects:
-    """Write an action to the job's status; later reconciliations execute it."""
+    """Write an action to the job's status; later reconciliations execute the action."""
     job, observed = case.job, case.observed
     phase = after_action(job.status.phase, order.action)
     if isinstance(phase, NoTransition):
