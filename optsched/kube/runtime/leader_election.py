@@ -222,8 +222,7 @@ class Elector:
         return True
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return a lease spec with this process as holder; count a transition from another
-        holder."""
+        """Return a lease spec with this process as holder; count a transition if it is new."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,
