@@ -192,7 +192,7 @@ def write_plan(plan: Plan) -> str:
 
 
 def format_document(document: PlanDocument) -> str:
-    """Format the JSON object of a plan file as text with sorted keys."""
+    """Format the content of a plan file as JSON text with sorted keys."""
     found = encode_plan(document)
     return f"{write_json(found, indent=2, sort_keys=True)}\n"
 
