@@ -124,7 +124,7 @@ def solve_levels(
 ) -> Generator[LevelUpdate, None, str]:
     """Solve the levels of a model, and yield an update for each finished level.
 
-    Returns the reason why some level is not proved optimal, or an empty string. Raises
+    Returns the reason if a level is not proved optimal, else an empty string. Raises
     `NumbersTooLarge` if the numbers of the model are too large for CP-SAT, and `TooManyCapacities`
     if the requests have too many distinct sums.
 
@@ -739,7 +739,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _complete(self, proof: Charged, value: int) -> bool:
         """Add every configuration that a solution with a value of at least `value` may use.
 
-        Returns False if too many configurations qualify.
+        Returns False if there are too many such configurations.
         """
         spare = proof.total - value * proof.scale
         steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)

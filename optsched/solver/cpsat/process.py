@@ -77,7 +77,7 @@ class OverlappingSolver(Solver, Protocol):
     """A solver in another process, so that the caller can work during a solve."""
 
     def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
-        """Return a context manager; `task` runs while the first solve in its body is running."""
+        """Return a context manager; `task` runs during the first solve in the `with` block."""
 
 
 class Work(Protocol):
@@ -206,7 +206,7 @@ class WorkerProcess:
         return why
 
     def _wait(self, connection: Connection, end: float | None) -> str | None:
-        """Wait for a message; return None when it arrives, or the reason why none arrived."""
+        """Wait for a message; return None if one arrives, else the reason why none arrived."""
         while True:
             left = None if end is None else max(end - time.monotonic(), 0.0)
             if self._is_stopped is None:

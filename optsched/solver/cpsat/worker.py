@@ -58,7 +58,7 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update with a new solution immediately; collect updates with a known solution."""
+        """Send an update with a new solution immediately; collect the other updates."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:

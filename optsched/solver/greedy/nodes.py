@@ -34,9 +34,9 @@ class _View:
     """How many tasks of one class fit on each node (N,), and the scores (N,) of the nodes.
 
     The fit of a node is the number of further tasks that fit on the node. The score of a node is
-    its score for the next task, or `NOWHERE` if no task fits. `request` holds the (resource,
-    amount) pairs that one task requests. `parts` holds the (index, amount) pairs of extra
-    resources, which rules define.
+    the score for placing the next task on the node, or `NOWHERE` if no task fits. `request` holds
+    the (resource, amount) pairs that one task requests. `parts` holds the (index, amount) pairs of
+    extra resources, which rules define.
     """
 
     allowed: Bool | None
@@ -121,7 +121,7 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 
 
 class _Log:
-    """The log of changed nodes. The array of the log doubles in size when it is full.
+    """The log of changed nodes. The array of the log doubles in size when the array is full.
 
     `every` (N,) holds the indices of all nodes.
     """
@@ -160,7 +160,7 @@ _OUTDATED = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeView:
-    """The mask (N,) of the nodes that a gang may use, and a bonus (N,) for their scores."""
+    """The mask (N,) of the nodes that a gang may use, and a bonus (N,) for the scores of nodes."""
 
     nodes: Bool | None = None
     bonus: F64 | None = None
@@ -319,7 +319,7 @@ class NodeTable:
         return best[chosen], counts[chosen].astype(np.int64)
 
     def _view(self, task_class: int) -> _View:
-        """Return the `_View` of a task class, with up-to-date fits."""
+        """Return the `_View` of a task class, with an up-to-date `fit`."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = _View(
@@ -350,7 +350,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """Return the `_View` of a task class, with up-to-date fits and scores."""
+        """Return the `_View` of a task class, with an up-to-date `fit` and `score`."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
@@ -359,7 +359,7 @@ class NodeTable:
         return view
 
     def _refresh_scores(self, view: _View, scored: _Scored, nodes: I64) -> None:
-        """Recompute the scores of the given nodes, whose fits must be up to date."""
+        """Recompute the scores of the given nodes, whose `fit` must be up to date."""
         if nodes is self._log.every:
             is_open = view.fit > 0
             num_open = np.count_nonzero(is_open)

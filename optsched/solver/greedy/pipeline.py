@@ -1,8 +1,8 @@
 """The greedy pipeline, which runs the actions of a policy one after another.
 
 The gang order and the placements are those of Volcano (`pkg/scheduler/actions`) except for ties.
-The pipeline breaks ties by creation time and name; Volcano breaks ties at random. The pipeline
-calls plugins once per task class; Volcano calls plugins once per task.
+The greedy pipeline breaks ties by creation time and name; Volcano breaks ties at random. The greedy
+pipeline calls plugins once per task class; Volcano calls plugins once per task.
 """
 
 from __future__ import annotations

@@ -408,8 +408,8 @@ class GreedyPlugins:
     def may_enqueue(self, gang: int) -> bool:
         """Return whether plugins let a gang be enqueued.
 
-        The first tier that permits or rejects the gang decides; within a tier, a rejection
-        prevails.
+        The first tier of plugins that permits or rejects the gang decides; within a tier, a
+        rejection prevails.
         """
         for tier in self._tiers["enqueue_vote"]:
             votes = [vote(gang) for vote in tier]

@@ -203,7 +203,7 @@ class GreedyPreemption:
         """Yield once before each attempt to reclaim.
 
         Only in the last attempt may reclaims within a guarantee override disruption budgets. No
-        budget is overridden if other evictions suffice.
+        disruption budget is overridden if other evictions suffice.
         """
         yield
         if self._floors.yielding.any():
@@ -389,7 +389,7 @@ class GreedyPreemption:
     # --- one gang --------------------------------------------------------------------------------
 
     def _preempt_for_gang(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
-        """Evict tasks for a starving gang; return whether nodes are nominated for it.
+        """Evict tasks for a starving gang; return whether nodes are nominated for the gang.
 
         If the policy enables `gang` or `tdm` and the gang misses its minimum, all evictions are
         undone.
@@ -450,7 +450,7 @@ class GreedyPreemption:
             if sum(left.values()) < cursor.need:
                 return True
         if len(candidates) > self._problem.num_nodes:
-            return False  # with many candidates, the check takes longer than the search for victims
+            return False  # With many candidates, the check takes longer than the victim search.
         node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
         nodes, at = np.unique(node_of, return_inverse=True)
         idle = self.placing.future.idle[nodes]
@@ -724,7 +724,7 @@ class GreedyPreemption:
     ) -> tuple[object, ...]:
         """Return a sort key that puts the gangs of victims in reverse queue and gang order.
 
-        `keys` caches sort keys; if it is None, all keys are computed.
+        `keys` caches sort keys; if `keys` is None, all sort keys are computed.
         """
         keys = keys or _Keys()
         lender = int(self._problem.queue_of[gang])
@@ -740,7 +740,7 @@ class GreedyPreemption:
     def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
         """Return the victims sorted in the reverse order of queues, gangs and tasks.
 
-        `keys` caches sort keys; if it is None, all keys are computed.
+        `keys` caches sort keys; if `keys` is None, all sort keys are computed.
         """
         running = self.running
         known = keys or _Keys()

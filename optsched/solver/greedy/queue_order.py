@@ -141,13 +141,13 @@ class GangClasses:
             self._failed_classes().add(number)
 
     def has_failed(self, gang: int) -> bool:
-        """Return whether a gang of the same class failed to start and nothing has changed since."""
+        """Return whether a gang of the same gang class failed to start at current placements."""
         return self.class_now(gang) in self._failed_classes()
 
     def pop_hopeful(self, gangs: list[int]) -> int | None:
         """Pop gangs from a list up to the first one whose gang class may start; return this gang.
 
-        Returns None if the class of every gang has failed to start.
+        Returns None if no such gang exists.
         """
         failed, class_of, touched = self._failed_classes(), self.class_of, self._touched
         while gangs:
@@ -157,7 +157,7 @@ class GangClasses:
         return None
 
     def _failed_classes(self) -> set[int]:
-        """Return the classes in which a gang has failed to start since placements last changed."""
+        """Return the gang classes in which a gang failed to start at current placements."""
         if self._failed_at != self._placing.changes:
             self._failed_at = self._placing.changes
             self._failed.clear()
@@ -180,7 +180,7 @@ class GangClasses:
         return [function(gang) for gang in gangs[first].tolist()], value_of
 
     def one_per_class(self, gangs: I64) -> I64:
-        """Return one of `gangs` (m,) per class, without gangs whose class number is `ALONE`.
+        """Return one of `gangs` (m,) per gang class, except gangs with class number `ALONE`.
 
         The result is empty if there are few gang classes, because trying each class is then faster
         than computing bounds.
@@ -197,7 +197,7 @@ class GangClasses:
         return found
 
     def _first_of_classes(self, gangs: I64) -> I64:
-        """Return the first of `gangs` (m,) in each class, sorted by class number."""
+        """Return the first of `gangs` (m,) in each gang class, sorted by class number."""
         first = first_positions(self._numbers[gangs] - ALONE, self._num_classes - ALONE)[1:]
         found: I64 = gangs[first[first < len(gangs)]]
         return found
@@ -326,8 +326,8 @@ class QueueOrder:
 
     The sort key of a gang is computed when the gang is added. The sort key of a queue is computed
     after each turn of the queue. The sort keys stay up to date if each key depends only on tasks of
-    its own gang or queue. If the keys of queues depend on tasks of other queues (`reach`), the keys
-    that may have changed are computed again before each turn.
+    its own gang or queue. If the sort keys of queues depend on tasks of other queues (`reach`), the
+    sort keys that may have changed are computed again before each turn.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class QueueOrder:
     def iterate_gangs(
         self, is_closed: Callable[[int], bool], classes: GangClasses | None = None
     ) -> Iterator[int]:
-        """Yield one gang per turn from the queue with the smallest key, skipping closed queues.
+        """Yield one gang per turn from the queue with the smallest sort key; skip closed queues.
 
         Before the next turn, the caller may add the gang again with `rejoin`. A gang is skipped if
         a gang of its class has failed to start (`classes`). Skipping a gang changes no sort key, so
