@@ -303,7 +303,7 @@ class _OpenProblem:
 
     @cached_property
     def tied(self) -> tuple[Bool, tuple[str, ...]]:
-        """A mask (G,) of gangs that node classes cannot model, and the rules that cause this."""
+        """A mask (G,) of the gangs that node classes cannot model, and the rules responsible."""
         return find_tied_gangs(self.problem, self.rules)
 
 
@@ -573,7 +573,7 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 
 
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """Return a mask (G,) of gangs that node classes cannot model, and the rules that cause this.
+    """Return a mask (G,) of the gangs that node classes cannot model, and the rules responsible.
 
     The mask contains gangs whose placements depend on other tasks of the node, and gangs that may
     use too many domains.

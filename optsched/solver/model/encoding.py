@@ -311,7 +311,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return whether a task of each class fits on a node of each node class, as a mask (K, C)."""
+    """Return a mask (K, C): whether a task of the task class fits on a node of the node class."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])
@@ -324,7 +324,8 @@ def _configurations_in_use(
 ) -> tuple[I64, I64]:
     """Return the incumbent's configurations as (node class, tasks), most frequent first.
 
-    `copies` holds each task's class or domain copy (T,), and the number of classes and copies.
+    `copies` holds each task's task class or domain copy (T,), and the number of task classes and
+    copies.
     """
     copy_of, num_classes = copies
     tasks = np.flatnonzero(incumbent.node_of >= 0)

@@ -57,7 +57,7 @@ def bound_with_evictions(
     reach: frozenset[str],
     solve: tuple[Solver, Limits, Callable[[], int | None]],
 ) -> EvictionBounds | None:
-    """Return a bound on every level over all plans, including plans that evict tasks.
+    """Return a bound on the value of every level over all plans, including plans with evictions.
 
     A bound holds for all plans whose values on the earlier levels are at least as good as `values`.
     The joint model omits nonlinear constraints on evictions, so the bounds are valid but may not be
@@ -132,7 +132,7 @@ class _Bounds:
         self._held: list[tuple[Expression, int]] = []
 
     def keep_level(self, expression: Expression, sense: Sense, value: int) -> None:
-        """Require later solves to be at least as good on a level as a given value."""
+        """Require that later solves are no worse than a given value on a level."""
         if sense is Sense.MIN:
             factors = -expression.coefficients
             expression = Expression(expression.variables, factors, -expression.constant)

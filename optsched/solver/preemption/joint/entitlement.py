@@ -118,9 +118,9 @@ def _add_preempt_rows(
 ) -> None:
     """Allow preemption only if a task of a gang with priority above `threshold` is placed.
 
-    The row of each victim group is evicted − reclaimed ≤ count · gain. Here, `count` is the number
-    of tasks in the group, and the binary variable `gain` is 1 only if a task of such a gang is
-    placed.
+    For each victim group, the row is `evicted` − `reclaimed` ≤ `count` · `gain`. Here, `count` is
+    the number of tasks in the group, and the binary variable `gain` is 1 only if a task of such a
+    gang is placed.
     """
     evict, reclaim, own = columns
     mine = np.flatnonzero(own)
@@ -144,7 +144,7 @@ def _add_preempt_rows(
 
 
 def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
-    """Add the row gain ≤ number of placed tasks of the gang classes in a mask (H,)."""
+    """Add the row `gain` ≤ number of placed tasks of the gang classes in a mask (H,)."""
     use = form.placed(np.ones_like(form.placed_factor), classes[form.gangs.gang_class_of])
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 

@@ -64,7 +64,8 @@ class Preemptors:
         tasks, gangs = running.tasks, problem.snapshot.gangs
         found: list[tuple[int, int, str]] = []
         lost, number = np.unique(running.gang_of[victims], return_counts=True)
-        # The gangs whose minimums or subgroups require joint evictions of their victims.
+        # The victim gangs that may have to lose several tasks together, because of minimums or
+        # subgroups.
         whole_gangs = {
             g
             for g, leaving in zip(lost.tolist(), number.tolist(), strict=True)
@@ -231,7 +232,7 @@ class Preemptors:
     def _find_user(self, preemptors: Sequence[int], victims: I64) -> int | None:
         """Return the first gang that uses a victim's capacity on the victim's node, or None.
 
-        The gang must request more on the node than its earlier victims there release.
+        The gang must request more on the node than its earlier victims on this node release.
         """
         problem = self._problem
         for gang, victim in product(preemptors, victims.tolist()):

@@ -182,8 +182,8 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
-    # Among solutions with equal levels, reclaim as many tasks as possible. The choice of preemptors
-    # is then deterministic.
+    # Among solutions with equal level values, reclaim as many tasks as possible. The choice of
+    # preemptors is then deterministic.
     either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
     if len(either):
         ones = np.ones(len(either), np.int64)
@@ -300,7 +300,7 @@ def _read_solution(
 def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
     """Return the victims, and a mask of the reclaimed victims.
 
-    Among equal tasks, the last created tasks are evicted.
+    Among equal tasks, the most recently created tasks are evicted.
     """
     groups, running = joint.groups, joint.facts.running
     left = solution[joint.evict].copy()

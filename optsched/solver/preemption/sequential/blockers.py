@@ -106,7 +106,7 @@ class Blockers:
     def find_other_placements(
         self, tied_classes: Sequence[int], state: EvictionState, tasks: Bool
     ) -> OtherPlacements | None:
-        """Return the placements of other gangs that affect the placements of the tied classes.
+        """Return the placements of other gangs that affect the placements of tied task classes.
 
         A task class is tied if its placements depend on other tasks of the node. Returns None if no
         task class is tied and no placed task depends on the possible victims `tasks` (V,).

@@ -664,7 +664,7 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
 def _choose_last_created(
     compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
 ) -> I64:
-    """Return the tasks to evict, which are the last created tasks of each victim group."""
+    """Return the tasks to evict: the most recently created tasks of each victim group."""
     running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))
