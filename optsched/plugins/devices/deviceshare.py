@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations, product
-from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -64,6 +63,9 @@ EXCLUSIVE = "optsched.io/gpu-exclusive"
 _BY_LABELS = "labels:"
 MAX_FAILURES: Final = 100
 """Maximum number of dead ends in the search for residents' unknown device shares."""
+
+MOST_STATES: Final = 5000
+"""Maximum number of dead ends in all searches for the devices of a plan."""
 
 _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
@@ -197,12 +199,13 @@ class DeviceShare(Rule):
 
     def verify(self, world: World) -> Iterator[Violation]:
         """Check that the placed tasks of each node fit together on its devices."""
+        limit = SearchLimit(MOST_STATES)
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
             before = node if world.unsettled is None else world.unsettled.node_by_name[name]
             used = self.resident_use(node, before) if sharing else []
-            if sharing and self._allocate_tasks(node, used, sharing) is None:
+            if sharing and self._allocate_tasks(node, used, sharing, limit) is None:
                 number = count_noun(len(node.shared_gpus), "shared GPU")
                 detail = f"{number} cannot run {count_noun(len(sharing), 'more task')}"
                 yield Violation(self.name, f"node {name}", detail)
@@ -214,6 +217,7 @@ class DeviceShare(Rule):
         terminating pods have ended. Tasks on nodes without a valid allocation are omitted.
         """
         found: dict[str, tuple[GpuShare, ...]] = {}
+        limit = SearchLimit(MOST_STATES)
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
@@ -222,13 +226,14 @@ class DeviceShare(Rule):
             uses = (use for task in node.residents for use in task.shared_gpus)
             positions = {(use.key, use.instance) for use in uses if use.instance}
             used = self.resident_use(node)
-            reserved = self._reserve_devices(node, world.after)
+            reserved = self._reserve_devices(node, world.after, limit)
             kept = list(used)
             for taken in reserved:
                 _add_use(kept, taken)
-            allocated = self._allocate_tasks(node, kept, sharing)
-            if allocated is None and reserved:
-                allocated = self._allocate_tasks(node, used, sharing)
+            allocated = self._allocate_tasks(node, kept, sharing, limit)
+            if allocated is None:
+                # The verifier has found this allocation within its limit.
+                allocated = self._allocate_tasks(node, used, sharing, SearchLimit(MOST_STATES))
             if allocated is None:
                 continue
             for task in sharing:
@@ -245,7 +250,7 @@ class DeviceShare(Rule):
                 )
         return found
 
-    def _reserve_devices(self, node: Node, after: World) -> list[Allocation]:
+    def _reserve_devices(self, node: Node, after: World, limit: SearchLimit) -> list[Allocation]:
         """Return the device shares of a node's nominated tasks once terminating pods have ended.
 
         `after` is the world in which victims are terminating. The result is empty if the devices do
@@ -258,7 +263,7 @@ class DeviceShare(Rule):
         residents = after.snapshot.node_by_name[node.name].residents
         staying = tuple(t for t in residents if t.status is not TaskStatus.RELEASING)
         later = self.resident_use(replace(node, residents=staying), node)
-        allocated = self._allocate_tasks(node, later, sharing) or {}
+        allocated = self._allocate_tasks(node, later, sharing, limit) or {}
         return [taken for pairs in allocated.values() for _, taken in pairs]
 
     def _allocate_tasks(
@@ -266,13 +271,12 @@ class DeviceShare(Rule):
         node: Node,
         used: Sequence[Usage],
         sharing: Sequence[Task],
-        max_failures: float = inf,
+        limit: SearchLimit,
     ) -> dict[str, list[tuple[int, Allocation]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
         If all tasks fit when devices are allocated in Volcano's order, the result is this
-        allocation; otherwise a search tries all allocations. The search ends after `max_failures`
-        states without a solution.
+        allocation; otherwise a search tries all allocations within `limit`.
         """
         after, in_order = list(used), dict[str, list[tuple[int, Allocation]]]()
         for task in sharing:
@@ -300,9 +304,8 @@ class DeviceShare(Rule):
                 (not w.need.is_alone, -w.need.memory, -w.need.percent, -w.need.cores),
             )
         )
-        chosen = _allocate_all(
-            node.shared_gpus, tuple(used), requests, 0, frozenset(), set(), max_failures
-        )
+        search = _DeviceSearch(node.shared_gpus, requests, limit)
+        chosen = search.allocate(0, tuple(used), frozenset())
         if chosen is None:
             return None
         by_task: dict[str, list[tuple[int, Allocation]]] = {t.key: [] for t in sharing}
@@ -349,7 +352,7 @@ class DeviceShare(Rule):
         unknown = [
             task for task in node.residents if task.key not in found and self.gpu_needs(task.shape)
         ]
-        assumed = self._allocate_tasks(node, used, unknown, MAX_FAILURES)
+        assumed = self._allocate_tasks(node, used, unknown, SearchLimit(MAX_FAILURES))
         if assumed is not None:
             return found | {key: [taken for _, taken in each] for key, each in assumed.items()}
         for task in unknown:
@@ -670,45 +673,117 @@ class TaskRequest(NamedTuple):
     place: int
 
 
-def _allocate_all(
-    devices: Sequence[SharedGpu],
-    used: tuple[Usage, ...],
-    requests: Sequence[TaskRequest],
-    first: int,
-    mine: frozenset[int],
-    dead: set[tuple[int, frozenset[int], tuple[Usage, ...]]],
-    max_failures: float,
-) -> list[list[Allocation]] | None:
-    """Return the device shares of each request from index `first` on, or None if none are found.
+@dataclass(slots=True)
+class SearchLimit:
+    """The number of states without a solution that searches for devices may still visit."""
 
-    `mine` contains the NPUs already allocated to the current task. `dead` contains the states in
-    which the search is known to fail.
+    num_states: int
+
+
+class _DeviceSearch:
+    """Searches for devices for all requests of one node.
+
+    Devices with equal properties and equal usage are interchangeable, so the search tries one of
+    them.
     """
-    if first == len(requests):
-        return []
-    need, may, task, _ = requests[first]
-    if not need.is_npu or not first or requests[first - 1].task != task:
-        mine = frozenset()
-    if (first, mine, used) in dead or len(dead) >= max_failures:
+
+    def __init__(
+        self, devices: Sequence[SharedGpu], requests: Sequence[TaskRequest], limit: SearchLimit
+    ) -> None:
+        self._devices = devices
+        self._requests = requests
+        self._limit = limit
+        self._dead: set[tuple[object, ...]] = set()
+        self._fewest = [_Sizes.of(devices, requests[first:]) for first in range(len(requests))]
+        number: dict[object, int] = {}
+        self._kind_of = [
+            number.setdefault((replace(device, key=""), tuple(r.may[i] for r in requests)), i)
+            for i, device in enumerate(devices)
+        ]
+
+    def allocate(
+        self, first: int, used: tuple[Usage, ...], mine: frozenset[int]
+    ) -> list[list[Allocation]] | None:
+        """Return the device shares of each request from index `first` on, or None without any.
+
+        `mine` contains the NPUs already allocated to the current task.
+        """
+        if first == len(self._requests):
+            return []
+        need, may, task, _ = self._requests[first]
+        if not need.is_npu or not first or self._requests[first - 1].task != task:
+            mine = frozenset()
+        places = [(self._kind_of[i], used[i], i in mine) for i in range(len(used))]
+        state = (first, *sorted(places))
+        if state in self._dead or self._limit.num_states <= 0:
+            return None
+        tried: set[tuple[object, ...]] = set()
+        if self._fewest[first].fit(self._devices, used):
+            open_devices = [
+                i
+                for i, device in enumerate(self._devices)
+                if may[i] and i not in mine and admits(device, used[i], need)
+            ]
+            for chosen in combinations(open_devices, need.number):
+                same = tuple(places[i] for i in chosen)
+                if same in tried:
+                    continue
+                tried.add(same)
+                shares = (allocations(self._devices[i], i, used[i], need) for i in chosen)
+                for taken in product(*shares):
+                    after = list(used)
+                    for each in taken:
+                        _add_use(after, each)
+                    own = mine.union(each.at for each in taken)
+                    rest = self.allocate(first + 1, tuple(after), own)
+                    if rest is not None:
+                        return [list(taken), *rest]
+        self._dead.add(state)
+        self._limit.num_states -= 1
         return None
-    open_devices = [
-        i
-        for i, device in enumerate(devices)
-        if may[i] and i not in mine and admits(device, used[i], need)
-    ]
-    for chosen in combinations(open_devices, need.number):
-        for taken in product(*(allocations(devices[i], i, used[i], need) for i in chosen)):
-            after = list(used)
-            for each in taken:
-                _add_use(after, each)
-            own = mine.union(each.at for each in taken)
-            rest = _allocate_all(
-                devices, tuple(after), requests, first + 1, own, dead, max_failures
+
+
+class _Sizes(NamedTuple):
+    """The sums and the minimums of memory and cores that requests take on devices."""
+
+    memory: int
+    cores: int
+    least_memory: int
+    least_cores: int
+
+    @classmethod
+    def of(cls, devices: Sequence[SharedGpu], requests: Sequence[TaskRequest]) -> _Sizes:
+        """Return lower bounds on what the requests take on the devices, which are not MIG devices.
+
+        The bounds are 0 for MIG devices.
+        """
+        if any(device.mode == MIG for device in devices):
+            return cls(0, 0, 0, 0)
+        least = [
+            min(
+                (r.need.memory_of(d) for d, may in zip(devices, r.may, strict=True) if may),
+                default=0,
             )
-            if rest is not None:
-                return [list(taken), *rest]
-    dead.add((first, mine, used))
-    return None
+            for r in requests
+        ]
+        return cls(
+            sum(n * r.need.number for n, r in zip(least, requests, strict=True)),
+            sum(r.need.cores * r.need.number for r in requests),
+            min(least),
+            min(r.need.cores for r in requests),
+        )
+
+    def fit(self, devices: Sequence[SharedGpu], used: Sequence[Usage]) -> bool:
+        """Return False if the idle memory or cores of the devices do not suffice for the requests.
+
+        Devices whose idle memory or cores are too small for each of the requests do not count.
+        """
+        pairs = [(d, u) for d, u in zip(devices, used, strict=True) if not u.owners]
+        memory = [d.memory - u.memory for d, u in pairs]
+        cores = [ALL_CORES - u.cores for _, u in pairs]
+        return self.memory <= sum(n for n in memory if n >= self.least_memory) and (
+            self.cores <= sum(n for n in cores if n >= self.least_cores)
+        )
 
 
 # --- constraints ----------------------------------------------------------------------------------
