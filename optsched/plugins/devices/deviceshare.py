@@ -694,7 +694,9 @@ class _DeviceSearch:
         self._requests = requests
         self._limit = limit
         self._dead: set[tuple[object, ...]] = set()
-        self._fewest = [_Sizes.of(devices, requests[first:]) for first in range(len(requests))]
+        self._fewest = [
+            _Sizes.from_requests(devices, requests[first:]) for first in range(len(requests))
+        ]
         number: dict[object, int] = {}
         self._kind_of = [
             number.setdefault((replace(device, key=""), tuple(r.may[i] for r in requests)), i)
@@ -752,7 +754,7 @@ class _Sizes(NamedTuple):
     least_cores: int
 
     @classmethod
-    def of(cls, devices: Sequence[SharedGpu], requests: Sequence[TaskRequest]) -> _Sizes:
+    def from_requests(cls, devices: Sequence[SharedGpu], requests: Sequence[TaskRequest]) -> _Sizes:
         """Return lower bounds on what the requests take on the devices, which are not MIG devices.
 
         The bounds are 0 for MIG devices.
