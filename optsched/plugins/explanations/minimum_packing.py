@@ -75,7 +75,7 @@ class Packing:
         (K, I) True if nodes of a node class may run pods of an item.
     admits
         A function that returns whether rules allow the given numbers of pods per item on a node of
-        a class. If the rules reject a set of pods, they must also reject every larger set. `admits`
+        a class. If the rules reject a set of pods, they must also reject every superset. `admits`
         is None if only resources matter.
     cliques
         (mask, number) pairs; all nodes together can run at most `number` pods of the items in the
