@@ -66,14 +66,17 @@ def _add_root_to_hierarchy(
     already include the weight of the root queue.
     """
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
-    if not isinstance(path, str) or not path or path.split("/")[0] == ROOT_QUEUE:
+    if not isinstance(path, str) or not path or _has_root(path):
         return
     findings.change(("metadata", "annotations", HIERARCHY), f"{ROOT_QUEUE}/{path}")
-    had_root = str(old.get(HIERARCHY)).split("/")[0] == ROOT_QUEUE
-    if had_root and weights == old.get(HIERARCHY_WEIGHTS):
+    if weights == old.get(HIERARCHY_WEIGHTS) and _has_root(str(old.get(HIERARCHY))):
         return
     if isinstance(weights, str) and weights:
         findings.change(("metadata", "annotations", HIERARCHY_WEIGHTS), f"1/{weights}")
+
+
+def _has_root(path: str) -> bool:
+    return path.split("/")[0] == ROOT_QUEUE
 
 
 def validate(review: Review) -> None:

@@ -74,7 +74,7 @@ class VolumeAssignment:
         self.short.discard(claim)
         held = self.volume_by_claim.get(claim)
         if held is not None and (request.is_made or held not in request.volumes):
-            del self.claim_by_volume[self.volume_by_claim.pop(claim)]
+            self._release_volume(claim)
             held = None
         if request.is_made or held is not None or self._find_volume(claim):
             return True
@@ -86,9 +86,12 @@ class VolumeAssignment:
         self._requests.pop(claim, None)
         self.short.discard(claim)
         if claim in self.volume_by_claim:
-            del self.claim_by_volume[self.volume_by_claim.pop(claim)]
+            self._release_volume(claim)
         for other in sorted(self.short):
             self.assign(self._requests[other])
+
+    def _release_volume(self, claim: str) -> None:
+        del self.claim_by_volume[self.volume_by_claim.pop(claim)]
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
         """Return the volumes that a claim can get while every other claim keeps a volume."""

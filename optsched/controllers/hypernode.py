@@ -281,7 +281,7 @@ class Discovery:
             return (_warn(config, "InvalidTopologyDiscovery", str(e)),)
         effects: list[Effect] = []
         if sources.types is not None:
-            known = [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == BY_LABEL]
+            known = _hypernodes_from(BY_LABEL, world)
             nodes = (node for node in world.listed(NODE) if not is_terminating(node))
             effects += _find_changes(hypernodes_by_labels(sources.types, nodes, known), known)
         return (*effects, *self._discover_fabric(config, sources, world))
@@ -305,10 +305,9 @@ class Discovery:
         if left_ms <= 0:
             yield AskFabric(fabric)
         yield Again(max(left_ms, 0) / 1000)
-        listed = world.listed(HYPER_NODE)
-        known = [h for h in listed if labels_of(h).get(SOURCE) == BY_UFM]
+        known = _hypernodes_from(BY_UFM, world)
         desired = fabric_hypernodes(fabric_answer.links, known)
-        others = {name_of(h) for h in listed} - {name_of(h) for h in known}
+        others = {name_of(h) for h in world.listed(HYPER_NODE)} - {name_of(h) for h in known}
         taken = sorted(desired.keys() & others)
         problem = fabric_answer.problem
         if not problem and not desired:
@@ -323,6 +322,10 @@ class Discovery:
             message = f"{fabric.url}: {number} invalid host names, such as {example!r}"
             yield _warn(config, "HostsPassedOver", message)
         yield from _find_changes(desired, known)
+
+
+def _hypernodes_from(source: str, world: World) -> list[Manifest]:
+    return [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == source]
 
 
 def _warn(config: Manifest, reason: str, message: str) -> Emit:

@@ -150,7 +150,7 @@ def without_terminating(problem: Problem) -> Problem:
 @cached_by_problem
 def without_gangs(problem: Problem) -> Problem:
     """Return a problem whose `Relations` ignore terminating pods and running gang tasks; cached."""
-    if not (problem.relations.terms or problem.relations.ports):
+    if not _depends_on_residents(problem):
         return problem
     runs = {task.key for task in running_tasks(problem).tasks}
     leaves = TaskStatus.RELEASING
@@ -182,10 +182,14 @@ def without_residents(problem: Problem, excluded: Collection[str]) -> Problem:
     return replace(problem, snapshot=snapshot, relations=relations)
 
 
+def _depends_on_residents(problem: Problem) -> bool:
+    return bool(problem.relations.terms or problem.relations.ports)
+
+
 def _count_only(problem: Problem, counts: Callable[[Task], bool]) -> Problem:
     """Return the problem with `Relations` that count only residents for which `counts` is True."""
     relations, nodes = problem.relations, problem.snapshot.nodes
-    if not (relations.terms or relations.ports):
+    if not _depends_on_residents(problem):
         return problem
     if all(counts(task) for node in nodes for task in node.residents):
         return problem

@@ -56,7 +56,7 @@ class PlainStatus(Status):
     """
 
     def __init__(self, console: Console, status: RenderableType) -> None:
-        super().__init__(Text(status) if isinstance(status, str) else status, console=console)
+        super().__init__(_without_markup(status), console=console)
         self._began_s = self._shown_s = time.monotonic()
         self._latest = str(status)
         self._done = threading.Event()
@@ -64,7 +64,7 @@ class PlainStatus(Status):
     def update(self, status: RenderableType | None = None, **options: Any) -> None:  # noqa: ANN401
         """See `Status`."""
         if status is None or self.console.is_terminal:
-            super().update(Text(status) if isinstance(status, str) else status, **options)
+            super().update(None if status is None else _without_markup(status), **options)
             return
         self._latest = str(status)
         if time.monotonic() - self._shown_s >= PROGRESS_EVERY_S:
@@ -95,6 +95,10 @@ class PlainStatus(Status):
         self._done.set()
         if self.console.is_terminal:
             self.stop()
+
+
+def _without_markup(text: RenderableType) -> RenderableType:
+    return Text(text) if isinstance(text, str) else text
 
 
 def stdout() -> Console:

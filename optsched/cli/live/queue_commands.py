@@ -223,16 +223,24 @@ def operate_queue(
         if action == "open" and states.get(parent) in _SHUT:
             why = f"its parent {parent} is closed: open {parent} first"
             raise Failure(f"queue {name} stays closed while {why}", Exit.CONFLICT)
-        # A queue that was closed together with its parent reopens together with its parent.
-        annotations = (obj.get("metadata") or {}).get("annotations") or {}
-        stays_closed = state_of(obj) in _SHUT and annotations.get(CLOSED_BY_PARENT) != "true"
-        if state_of(obj) == "Open" if action == "open" else stays_closed:
+        if _has_state(obj, action):
             return obj, f"queue {name} is {state_of(obj)} already"
         await _command(client, obj, _ACTIONS[action])
         return obj, done
 
     obj, message = call_cluster(connection, operated)
     print_change(QUEUE, obj, form, message)
+
+
+def _has_state(obj: Raw, action: str) -> bool:
+    """Return whether a queue is already in the state that an action sets, and will stay in it.
+
+    A queue that closed only because its parent closed reopens when its parent reopens.
+    """
+    if action == "open":
+        return state_of(obj) == "Open"
+    annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    return state_of(obj) in _SHUT and annotations.get(CLOSED_BY_PARENT) != "true"
 
 
 def _includes(old: Any, new: Any, name: str) -> bool:  # noqa: ANN401  JSON

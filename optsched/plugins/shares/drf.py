@@ -178,7 +178,7 @@ class LeastShare:
         """See `Level`. The value is `GRID` if no contested gang runs."""
         problem = outcome.problem
         runs = (outcome.num_assigned > 0) | _find_started_gangs(problem)
-        least, step = GRID, np.maximum(problem.total // GRID, 1)
+        least, step = GRID, _find_step_sizes(problem)
         for gang in np.flatnonzero(self.contested & runs).tolist():
             held = problem.rows[gang].allocated
             used = np.array([held.get(r, 0) for r in problem.resources], np.int64)
@@ -197,7 +197,7 @@ class LeastShare:
         """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)
-        step = np.maximum(problem.total // GRID, 1)
+        step = _find_step_sizes(problem)
         for h in range(len(gangs.shape_of)):
             gang = int(gangs.members[gangs.member_start[h]])
             if not self.contested[gang]:
@@ -225,6 +225,11 @@ class LeastShare:
                 factors = np.append(np.ones(len(leads), np.int64), -1)
                 model.add_rows(0, [*leads, start], factors, lower=0)
         return Expression.of([least], [1])
+
+
+def _find_step_sizes(problem: Problem) -> I64:
+    """Return the amount (R,) of each resource that is one step of the grid of shares."""
+    return np.maximum(problem.total // GRID, 1)
 
 
 def _find_started_gangs(problem: Problem) -> Bool:

@@ -255,6 +255,10 @@ class _Model:
         self._add_move_costs()
         self.model.minimize(cp_model.LinearExpr.sum(self._objective))
 
+    def _candidates_of(self, machine: int) -> list[int]:
+        """Return the free processes that may run on a machine."""
+        return [p for p in self._free if (p, machine) in self.runs]
+
     def _demand_on(self, p: int, machine: int) -> I64:
         instance = self._instance
         is_home = instance.initial[p] == machine
@@ -278,7 +282,7 @@ class _Model:
                     model.add_hint(self.runs[p, m], m == self._machine_of[p])
             model.add_exactly_one([self.runs[p, m] for m in self._machines if (p, m) in self.runs])
         for m in self._machines:
-            inside = [p for p in self._free if (p, m) in self.runs]
+            inside = self._candidates_of(m)
             if not inside:
                 continue
             takes = np.array([self._demand_on(p, m) for p in inside])
@@ -330,7 +334,7 @@ class _Model:
     def _add_term_costs(self) -> None:
         instance = self._instance
         for m in self._machines:
-            inside = [p for p in self._free if (p, m) in self.runs]
+            inside = self._candidates_of(m)
             fixed = instance.demand[:, self._processes_on(m)].sum(axis=1) - instance.spare[:, m]
             for c, base in enumerate(fixed.astype(np.int64).tolist()):
                 amounts = instance.demand[c, inside].astype(np.int64)

@@ -253,8 +253,12 @@ def _draw_bars(view: View, job: Job, top: float) -> Iterable[Markup]:
         yield svg.rect(box, class_=bar_css, rx=2, data_tip=f"{where}\n{words}")
     for run in job.runs:
         if run.why not in (DONE, GOES_ON):
-            words = f"{where}\n{describe_end(run.why)} at {moment(run.to_ms)}"
-            yield svg.diamond(view.x(run.to_ms), top + _HEIGHT / 2, 5.5, 6, data_tip=words)
+            words = f"{where}\n{describe_end(run.why)}"
+            yield _draw_stop(view, run.to_ms, top + _HEIGHT / 2, words)
+
+
+def _draw_stop(view: View, at_ms: int, y: float, words: str) -> Markup:
+    return svg.diamond(view.x(at_ms), y, 5.5, 6, data_tip=f"{words} at {moment(at_ms)}")
 
 
 # --- queues over time ----------------------------------------------------------------------------
@@ -327,5 +331,5 @@ def _draw_panel(view: View, colour: int, running: Floats, waiting: Floats) -> It
     numbers = np.bincount(np.minimum(places, len(view.edges) - 2))
     for place in np.flatnonzero(numbers).tolist():
         at_ms = int((view.edges[place] + view.edges[place + 1]) / 2)
-        stopped = f"{count_text(int(numbers[place]), 'gang')} stopped about at {moment(at_ms)}"
-        yield svg.diamond(view.x(at_ms), floor, 5.5, 6, data_tip=f"{name}: {stopped}")
+        stopped = count_text(int(numbers[place]), "gang")
+        yield _draw_stop(view, at_ms, floor, f"{name}: {stopped} stopped about")

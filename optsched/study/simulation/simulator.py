@@ -496,8 +496,8 @@ class Simulation:
             job = self.cluster.jobs[key]
             leave = [e for e in theirs if not e.to]
             if leave:
-                by = leave[0].preemptor or leave[0].plugin
-                self._remove_tasks(job, [e.task for e in leave], leave[0].action, by)
+                by, tasks = _eviction_cause(leave[0]), [e.task for e in leave]
+                self._remove_tasks(job, tasks, leave[0].action, by)
             if move := [e for e in theirs if e.to and e.task in job.places]:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
@@ -511,8 +511,13 @@ class Simulation:
             places = self.cluster.place_tasks(job, placements, self.now_ms)
             if ran:
                 self._start_run(job)
-            key, by = job.gang.key, theirs[0].preemptor or theirs[0].plugin
+            key, by = job.gang.key, _eviction_cause(theirs[0])
             self._out.append(record.Move(self.now_ms, key, places, by, lost_ms))
+
+
+def _eviction_cause(eviction: Evict) -> str:
+    """Return the gang or the plugin for which a pod is evicted."""
+    return eviction.preemptor or eviction.plugin
 
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000
