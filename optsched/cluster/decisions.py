@@ -145,6 +145,11 @@ class QueueShare:
         return self.share - self.ideal
 
 
+def are_optimal(results: Iterable[LevelResult]) -> bool:
+    """Return whether the values of all levels are proved optimal."""
+    return all(result.status is LevelStatus.OPTIMAL for result in results)
+
+
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """An upper bound on a plan's distance from the optimum, and what is proved about the plan.
@@ -187,7 +192,7 @@ class Certificate:
         """
         if not self.levels or self.relaxed or self.limitations:
             return False
-        return all(r.status is LevelStatus.OPTIMAL for r in self.levels)
+        return are_optimal(self.levels)
 
     @property
     def verdict(self) -> str:

@@ -266,6 +266,15 @@ class Gang(_CacheOwner):
             return found[task.key]
         return sub_group_of(self.sub_groups, task.labels)
 
+    def by_sub_group(self, tasks: Iterable[Task]) -> dict[SubGroup, list[Task]]:
+        """Return the tasks of each subgroup, without the tasks that have no subgroup."""
+        found: dict[SubGroup, list[Task]] = {}
+        for task in tasks if self.sub_groups else ():
+            group = self.sub_group_of(task)
+            if group is not None:
+                found.setdefault(group, []).append(task)
+        return found
+
     @property
     def missing_resources(self) -> Amounts:
         """`min_resources` minus the requests of the succeeded tasks that count towards the minimum.

@@ -199,7 +199,7 @@ _Key = TypeVar("_Key")
 _Object = TypeVar("_Object")
 _STAKE: Callable[[GangRow], Stake] = attrgetter("stake")
 _FEW_VALUES = 64
-"""If all values lie in a range of at most this width, `group_values` counts instead of sorting."""
+"""If the range of the values has at most this width, `group_values` counts instead of sorting."""
 
 
 class GangColumns:

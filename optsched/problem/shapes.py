@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optsched.cluster.amounts import Amounts
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import Task, TaskShape
-    from optsched.cluster.topology import TopologyRequest
+    from optsched.cluster.topology import SubGroup, TopologyRequest
 
 NO_PART = -1
 """The subgroup index of a task that belongs to no subgroup."""
@@ -82,8 +82,6 @@ class Parts:
 
 NO_PARTS = Parts()
 
-_Group = tuple[int, tuple[str, ...]]
-
 
 def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
     """Find the subgroups of a gang that have pending tasks and enough pods to start.
@@ -95,9 +93,9 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
     if gang.is_loose:
         loose = (replace(rule, size=0, min_groups=0) for rule in gang.sub_groups)
         gang = replace(gang, sub_groups=tuple(loose))
-    there, missing = _by_group(gang, ready), _by_group(gang, waiting)
-    groups: list[_Group] = []
-    short: list[_Group] = []
+    there, missing = gang.by_sub_group(ready), gang.by_sub_group(waiting)
+    groups: list[SubGroup] = []
+    short: list[SubGroup] = []
     parts: list[Part] = []
     lacking: Reason | None = None
     for group, waits in missing.items():
@@ -131,17 +129,8 @@ def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
     return tuple(sorted({t.node for t in tasks if t.status.is_standing}))
 
 
-def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
-    found: dict[_Group, list[Task]] = {}
-    for task in tasks:
-        group = gang.sub_group_of(task)
-        if group is not None:
-            found.setdefault(group, []).append(task)
-    return found
-
-
 def _need_groups(
-    gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
+    gang: Gang, there: Mapping[SubGroup, Sequence[Task]], startable: Iterable[SubGroup]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
     """Return `Parts.need_groups`, and why too few subgroups can start (None if enough can)."""
     run = {group for group, tasks in there.items() if len(tasks) >= gang.sub_groups[group[0]].size}

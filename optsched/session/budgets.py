@@ -102,7 +102,7 @@ class Protection:
             for rule in rules.guarding:
                 is_spared = None if isinstance(rule, Victims) else rule.spares(problem)
                 spared = spared if is_spared is None else spared | is_spared
-            self._cover &= ~spared
+            self._cover = self._cover & ~spared
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:

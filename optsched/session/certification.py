@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from optsched.cluster.decisions import Certificate, Evict, LevelStatus, Plan
+from optsched.cluster.decisions import Certificate, Evict, Plan, are_optimal
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.plugins.accounting import Outcome
 from optsched.plugins.devices.device_claims import count_cut_searches
@@ -132,7 +132,7 @@ def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) 
         decisions=chosen.solution.decisions,
         actions=chosen.actions or (),
         counts_all={"admission", "tasks"} <= set(session.policy.levels),
-        is_proved=all(r.status is LevelStatus.OPTIMAL for r in over_gangs),
+        is_proved=are_optimal(over_gangs),
     )
 
 
@@ -158,7 +158,7 @@ def certify(
     over_gangs, over_victims, over_nodes = scope.certify(chosen)
     limitations = list(scope.limitations((*over_gangs, *over_victims)))
     lent = () if chosen.lending is None else chosen.lending.results
-    if any(r.status is not LevelStatus.OPTIMAL for r in lent):
+    if not are_optimal(lent):
         limitations.append(LENT_LAST)
     limitations += chosen.limitations
     left_out = sorted({*chosen.dropped, *session.left_out})
@@ -182,7 +182,7 @@ def certify(
             f"rules without a constraint for the solver: {', '.join(rules.unmodelled)}"
         )
     levels = (*over_gangs, *over_victims, *lent, *over_nodes)
-    is_optimal = all(r.status is LevelStatus.OPTIMAL for r in levels)
+    is_optimal = are_optimal(levels)
     explains, outcome = session.context.explains, Outcome(problem, chosen.decisions)
     certificate = Certificate(
         levels=levels,
@@ -219,7 +219,7 @@ def _bound_over_all_plans(
         return scope
     values = scope.values_of(chosen)
     over_gangs, over_victims, _ = scope.certify(chosen)
-    is_proved = all(r.status is LevelStatus.OPTIMAL for r in (*over_gangs, *over_victims))
+    is_proved = are_optimal((*over_gangs, *over_victims))
     if values is None or is_proved or clock.left_ms() == 0:
         return scope
     with clock.measure("bound"):

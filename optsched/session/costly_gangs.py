@@ -253,7 +253,7 @@ def _keep_fifo_order(snapshot: Snapshot) -> Snapshot:
     first_deferred: dict[str, tuple[int, int, str]] = {}
     is_fifo = {queue.name: queue.is_fifo for queue in snapshot.queues}
     for gang in snapshot.gangs:
-        if gang.problem in _DEFERRED and is_fifo.get(gang.queue) and not _has_begun(gang):
+        if is_deferred(gang.problem) and is_fifo.get(gang.queue) and not _has_begun(gang):
             place = fifo_place(gang)
             first_deferred[gang.queue] = min(first_deferred.get(gang.queue, place), place)
     if not first_deferred:

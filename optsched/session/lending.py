@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
+from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense, are_optimal
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import ROOT_QUEUE
 from optsched.plugins.accounting import Outcome
@@ -211,7 +211,7 @@ def _place_borrowers(
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
     solution = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
-    if search is not None and any(r.status is not LevelStatus.OPTIMAL for r in solution.results):
+    if search is not None and not are_optimal(solution.results):
         solution = improve(rest, rules, (decided.tiers, levels), solution, search)
     return _Placed(solution.decisions.node_of, tuple(r.bound for r in solution.results))
 

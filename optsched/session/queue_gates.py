@@ -84,12 +84,12 @@ def _releasable_tasks(
     first: set[int] = set()
     in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
     for task_class, role, number in next_entries(outcome, gang):
-        alike = (
+        of_entry = (
             t
             for t in in_order
             if problem.task_class[t] == task_class and problem.tasks[t].role == role
         )
-        first.update(islice(alike, number))
+        first.update(islice(of_entry, number))
     least = [t for t in closed if t in first]
     if not quota.has_capacity(gang, least):
         return []

@@ -26,7 +26,7 @@ RESUMED = "resumed"
 """Engine name of decisions that come from an earlier solve."""
 
 PROVED_BEFORE = "proved before"
-"""Reason why a search stopped at once: an earlier solve proved its start solution to be optimal."""
+"""Reason why a search ended immediately: an earlier solve proved its first solution optimal."""
 
 
 class History:

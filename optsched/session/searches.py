@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.cluster.decisions import LevelStatus
+from optsched.cluster.decisions import are_optimal
 from optsched.cluster.snapshot import GangPhase
 from optsched.plugins.extension_points import is_node_level
 from optsched.problem.compile import compile_problem
@@ -63,7 +63,7 @@ def run_searches(attempt: Attempt) -> Searched:
         # Further searches would change nothing if no pod may be evicted and all levels are optimal,
         # or if all solves proved optimality. Whether all solves proved optimality is recorded only
         # for searches without a time limit.
-        is_proved = not rounds.can_evict and all(r.status is LevelStatus.OPTIMAL for r in results)
+        is_proved = not rounds.can_evict and are_optimal(results)
         if is_proved or (isinstance(solver, _ProofRecorder) and solver.has_proved):
             session.history.adopt(brief.session.history)
             return Searched(rounds, list_candidates(attempt, rounds))
@@ -177,9 +177,7 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
             return False
         solution = evaluate_greedy(found.problem, solution.decisions, found.levels, "")
     pairs = zip(found.levels, solution.results, strict=False)
-    return all(
-        result.status is LevelStatus.OPTIMAL for level, result in pairs if not is_node_level(level)
-    )
+    return are_optimal(result for level, result in pairs if not is_node_level(level))
 
 
 def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterator[Candidate]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
+from optsched.cluster.decisions import LevelResult, LevelStatus, Sense, are_optimal
 from optsched.plugins.accounting import Outcome
 from optsched.plugins.extension_points import is_domain_level
 from optsched.plugins.gangs.gang import excess_resources
@@ -215,7 +215,7 @@ def improve(
             sequence.start_next_engine()
     else:
         best = replace(best, stopped=stopped)
-    is_optimal = all(r.status is LevelStatus.OPTIMAL for r in best.results)
+    is_optimal = are_optimal(best.results)
     if best.decisions is incumbent.decisions or is_optimal:
         return best
     return fill_idle_capacity(problem, rules, goal, best, whole.tied[0])
@@ -426,7 +426,7 @@ def _improve_with(
         # reproducible.
         results = tuple(map(_keep_better_bound, results, incumbent.results))
         decisions, engine = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
-    if all(r.status is LevelStatus.OPTIMAL for r in results):
+    if are_optimal(results):
         relaxed = ()
     return Solution(decisions, results, engine, solved.stopped, relaxed)
 

@@ -52,7 +52,7 @@ from optsched.kube.runtime.work_queues import WriteQueue
 from optsched.kube.scheduler.outcomes import Victim
 from optsched.kube.scheduler.status import StatusPatch
 from optsched.kube.scheduler.status_writer import DisruptionReset, mark_disruption, write_key
-from optsched.plugins.eviction.victims import GuaranteedReclaims, covers
+from optsched.plugins.eviction.victims import GuaranteedReclaims
 from optsched.plugins.gangs.gang import is_below_minimum
 from optsched.plugins.verification.world import World
 from optsched.session.budgets import limit_budgets
@@ -457,12 +457,9 @@ class Evictor:
         batches = _batches(begun, snapshot, nominated)
         overrides: dict[str, _Override] = {}
         if begun and self._context.overrides_budgets:
-            snapshot, _ = limit_budgets(snapshot)
-            world = World(snapshot, plan.actions)
-            for key, queue in GuaranteedReclaims(world).find_reclaims().items():
-                task = world.task_by_key[key]
-                of_namespace = snapshot.budgets_by_namespace.get(task.namespace, ())
-                budgets = tuple(budget.key for budget in of_namespace if covers(budget, task))
+            reclaims = GuaranteedReclaims(World(limit_budgets(snapshot)[0], plan.actions))
+            for key, queue in reclaims.find_reclaims().items():
+                budgets = tuple(budget.key for budget, keys in reclaims.covered if key in keys)
                 overrides[key] = _Override(queue, budgets, snapshot.taken_ms)
         for victim in begun:
             after = list(nominations.get(victim.eviction.preemptor, ()))

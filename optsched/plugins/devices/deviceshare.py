@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations, product
+from itertools import combinations, compress, product
+from sys import maxsize
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -694,9 +695,7 @@ class _DeviceSearch:
         self._requests = requests
         self._limit = limit
         self._dead: set[tuple[object, ...]] = set()
-        self._fewest = [
-            _Sizes.from_requests(devices, requests[first:]) for first in range(len(requests))
-        ]
+        self._fewest = _find_sizes(devices, requests)
         number: dict[object, int] = {}
         self._kind_of = [
             number.setdefault((replace(device, key=""), tuple(r.may[i] for r in requests)), i)
@@ -746,34 +745,12 @@ class _DeviceSearch:
 
 
 class _Sizes(NamedTuple):
-    """The sums and the minimums of memory and cores that requests take on devices."""
+    """Lower bounds on the memory and cores that requests take: their sums and their minimums."""
 
     memory: int
     cores: int
     least_memory: int
     least_cores: int
-
-    @classmethod
-    def from_requests(cls, devices: Sequence[SharedGpu], requests: Sequence[TaskRequest]) -> _Sizes:
-        """Return lower bounds on what the requests take on the devices, which are not MIG devices.
-
-        The bounds are 0 for MIG devices.
-        """
-        if any(device.mode == MIG for device in devices):
-            return cls(0, 0, 0, 0)
-        least = [
-            min(
-                (r.need.memory_of(d) for d, may in zip(devices, r.may, strict=True) if may),
-                default=0,
-            )
-            for r in requests
-        ]
-        return cls(
-            sum(n * r.need.number for n, r in zip(least, requests, strict=True)),
-            sum(r.need.cores * r.need.number for r in requests),
-            min(least),
-            min(r.need.cores for r in requests),
-        )
 
     def fit(self, devices: Sequence[SharedGpu], used: Sequence[Usage]) -> bool:
         """Return False if the idle memory or cores of the devices do not suffice for the requests.
@@ -786,6 +763,23 @@ class _Sizes(NamedTuple):
         return self.memory <= sum(n for n in memory if n >= self.least_memory) and (
             self.cores <= sum(n for n in cores if n >= self.least_cores)
         )
+
+
+def _find_sizes(devices: Sequence[SharedGpu], requests: Sequence[TaskRequest]) -> list[_Sizes]:
+    """Return the sizes of the requests from each index on; all are 0 if there are MIG devices."""
+    if any(device.mode == MIG for device in devices):
+        return [_Sizes(0, 0, 0, 0)] * len(requests)
+    found: list[_Sizes] = []
+    memory = cores = 0
+    least_memory = least_cores = maxsize
+    for need, may, _, _ in reversed(requests):
+        usable_devices = compress(devices, may)
+        each = min((need.memory_of(device) for device in usable_devices), default=0)
+        memory += each * need.number
+        cores += need.cores * need.number
+        least_memory, least_cores = min(least_memory, each), min(least_cores, need.cores)
+        found.append(_Sizes(memory, cores, least_memory, least_cores))
+    return found[::-1]
 
 
 # --- constraints ----------------------------------------------------------------------------------

@@ -311,11 +311,7 @@ def _list_units(world: World, reclaim: _Reclaim, preemptor: str) -> Iterator[_Un
         ready = [t for t in gang.tasks if t.status.counts_as_ready]
         least = max(gang.min_member, sum(rule.size * rule.min_groups for rule in gang.sub_groups))
         parts = [(ready, min(least, len(ready)))]
-        by_group: dict[tuple[int, tuple[str, ...]], list[Task]] = {}
-        for task in ready:
-            group = gang.sub_group_of(task)
-            if group is not None:
-                by_group.setdefault(group, []).append(task)
+        by_group = gang.by_sub_group(ready)
         parts += [(by_group[g], gang.sub_groups[g[0]].size) for g in sorted(by_group)]
         for members, minimum in parts:
             spare = len(members) - minimum

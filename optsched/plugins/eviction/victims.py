@@ -160,26 +160,18 @@ class Victims(Rule):
                     problem = refusal
             if problem:
                 yield Violation(self.name, where, problem)
-        evicted: dict[str, list[Evict]] = {}
-        for key, eviction in seen.items():
-            if key in world.task_by_key:
-                evicted.setdefault(world.task_by_key[key].namespace, []).append(eviction)
-        num_covering: Counter[str] = Counter()
         firmly_covered: set[str] = set()
-        for budget in world.snapshot.budgets:
-            of_namespace = evicted.get(budget.namespace, ())
-            counted = [e for e in of_namespace if covers(budget, world.task_by_key[e.task])]
-            num_covering.update(e.task for e in counted)
+        for budget, keys in guaranteed.covered:
+            counted = [seen[key] for key in keys]
             if not budget.yields_to_guarantees:
-                firmly_covered.update(e.task for e in counted)
-            if len(counted) > budget.allowed and budget.yields_to_guarantees:
+                firmly_covered.update(keys)
+            elif len(counted) > budget.allowed:
                 counted = [e for e in counted if guaranteed.find_used_guarantee(e) is None]
             if len(counted) > budget.allowed:
                 detail = f"{len(counted)} evicted, {budget.allowed} allowed"
                 yield Violation(self.name, f"budget {budget.key}", detail)
-        for key, number in num_covering.items():
-            may_yield = key not in firmly_covered and guaranteed.find_used_guarantee(seen[key])
-            if number > 1 and not may_yield:
+        for key in guaranteed.covered_by_several:
+            if key in firmly_covered or guaranteed.find_used_guarantee(seen[key]) is None:
                 detail = "evicted, but the eviction API refuses pods of several disruption budgets"
                 yield Violation(self.name, f"task {key}", detail)
 
@@ -208,8 +200,9 @@ def find_budget_protected(problem: Problem, *, yields: bool | None = None) -> Bo
     return protected
 
 
+@cached_by_problem
 def find_protecting(problem: Problem) -> Bool:
-    """Return the mask (B, V) of the running tasks that each disruption budget protects.
+    """Return the mask (B, V) of the running tasks that each budget protects; cached.
 
     An exhausted budget protects all tasks that it covers. A budget that is not exhausted protects
     those of its tasks that other budgets also cover, because the eviction API refuses to evict
@@ -361,34 +354,43 @@ class GuaranteedReclaims:
 
     The covered reclaims may evict tasks that are not preemptable or in their cooldown, and may
     exceed disruption budgets that guarantees override.
+
+    Attributes
+    ----------
+    covered
+        The disruption budgets that cover evicted tasks, each with the keys of these tasks.
+    covered_by_several
+        Keys of the evicted tasks that several budgets cover.
+
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._gangs: dict[str, set[str]] = {}  # gangs that evict protected tasks, by queue
         self._requested: dict[str, Mapping[str, int]] = {}
-        evicted = [
-            task for e in world.evictions if (task := world.task_by_key.get(e.task)) is not None
-        ]
-        namespaces = {task.namespace for task in evicted}
-        num_covering: Counter[str] = Counter()
-        exceeded = []
+        evicted: dict[str, dict[str, Task]] = {}
+        for eviction in world.evictions:
+            task = world.task_by_key.get(eviction.task)
+            if task is not None:
+                evicted.setdefault(task.namespace, {})[task.key] = task
+        self.covered: list[tuple[Budget, list[str]]] = []
         for budget in world.snapshot.budgets:
-            if budget.yields_to_guarantees and budget.namespace in namespaces:
-                covered = {t.key for t in evicted if covers(budget, t)}
-                num_covering.update(covered)
-                if len(covered) > budget.allowed:
-                    exceeded.append(budget)
+            tasks = evicted.get(budget.namespace, {})
+            if keys := [key for key, task in tasks.items() if covers(budget, task)]:
+                self.covered.append((budget, keys))
+        number = Counter(key for _, keys in self.covered for key in keys)
+        self.covered_by_several = [key for key, num_budgets in number.items() if num_budgets > 1]
+        protected = set(self.covered_by_several)
+        for budget, keys in self.covered:
+            if budget.yields_to_guarantees and len(keys) > budget.allowed:
+                protected.update(keys)
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get(eviction.preemptor)
             if task is None or gang is None:
                 continue
             is_reclaimed = eviction.action in _RECLAIMS
-            if _refusal(task, world.snapshot.taken_ms) or (
-                is_reclaimed
-                and (num_covering[task.key] > 1 or any(covers(b, task) for b in exceeded))
-            ):
+            if _refusal(task, world.snapshot.taken_ms) or (is_reclaimed and task.key in protected):
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
 
     def find_reclaims(self) -> dict[str, str]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from optsched.cluster.task import Task
-    from optsched.cluster.topology import SubGroup, TopologyRequest
+    from optsched.cluster.topology import TopologyRequest
     from optsched.plugins.accounting import Ledger, Outcome
     from optsched.plugins.extension_points import AnyLevel, NodeModel, Room
     from optsched.plugins.verification.world import World
@@ -94,13 +94,11 @@ class NetworkTopology(Rule):
             requests: list[tuple[TopologyRequest, Sequence[Task]]] = []
             if gang.topology is not None:
                 requests.append((gang.topology, gang.tasks))
-            tasks_of: dict[SubGroup | None, list[Task]] = {}
-            for task in gang.tasks if gang.sub_groups else ():
-                tasks_of.setdefault(gang.sub_group_of(task), []).append(task)
-            for group in dict.fromkeys(map(gang.sub_group_of, placed)):
-                request = None if group is None else gang.sub_groups[group[0]].topology
+            tasks_of = gang.by_sub_group(gang.tasks)
+            for group in gang.by_sub_group(placed):
+                request = gang.sub_groups[group[0]].topology
                 if request is not None:
-                    requests.append((request, tasks_of.get(group, [])))
+                    requests.append((request, tasks_of[group]))
             for request, tasks in requests:
                 nodes = {t.node for t in tasks if t.status.is_standing and t.node in known}
                 nodes |= {node_of[t.key] for t in tasks if t.key in node_of}
